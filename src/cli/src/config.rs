@@ -1,7 +1,7 @@
 //! `config check|show|pending|consent`: shows the configuration in the file and in the running gateway, and sends a
 //! reviewer's consent to changes that loosen policy.
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
@@ -18,7 +18,10 @@ use countersign_config::{
     LoadedConfig,
     show::{self, ListedSetting},
 };
-use countersign_reload::pending::{ConfigLineOp, DiffLine, Loosening, PendingPolicy, ValueDiff};
+use countersign_reload::{
+    pending::{ConfigLineOp, DiffLine, Loosening, PendingPolicy, ValueDiff},
+    settings_view::{ActiveConfig, ActiveSetting},
+};
 
 pub fn check(args: &ServeArgs, out: &mut Output) -> Result<Exit, Failure> {
     let loaded = configuration(&args.flags())?;
@@ -71,26 +74,6 @@ fn warn(loaded: &LoadedConfig) {
     }
 }
 
-/// `GET /api/config`
-#[derive(Deserialize)]
-struct ActiveConfig {
-    file: Option<String>,
-    settings: Vec<Setting>,
-    waiting: Option<PendingPolicy>,
-}
-
-#[derive(Deserialize, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Setting {
-    #[serde(skip_serializing)]
-    key: String,
-    value: String,
-    source: String,
-    waiting: Vec<Loosening>,
-    refused: Vec<Loosening>,
-    needs_restart: bool,
-}
-
 /// The result of asking for the configuration in force.
 enum RunningConfig {
     Active(Box<ActiveConfig>),
@@ -116,7 +99,13 @@ fn fetch_running_config(args: &ShowArgs) -> Result<RunningConfig, String> {
 
 fn print_active(config: &ActiveConfig, json: bool, out: &mut Output) -> Result<Exit, Failure> {
     if json {
-        let entry = |setting: &Setting| (setting.key.clone(), json!(setting));
+        let entry = |setting: &ActiveSetting| {
+            let mut fields = json!(setting);
+            if let Value::Object(fields) = &mut fields {
+                fields.shift_remove("key");
+            }
+            (setting.key.clone(), fields)
+        };
         let all = Value::Object(config.settings.iter().map(entry).collect());
         out.write_json(&serde_json::to_string(&all).unwrap_or_default())?;
         return Ok(Exit::Ok);
@@ -139,7 +128,7 @@ fn print_active(config: &ActiveConfig, json: bool, out: &mut Output) -> Result<E
     Ok(Exit::Ok)
 }
 
-fn to_listed(setting: &Setting) -> ListedSetting {
+fn to_listed(setting: &ActiveSetting) -> ListedSetting {
     let waiting = setting
         .waiting
         .iter()

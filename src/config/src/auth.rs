@@ -9,11 +9,11 @@ use url::Url;
 
 use super::{
     Authorities, Secret, authorities,
-    error::quoted,
+    error::{ValueError, invalid, quoted},
     loopback::is_loopback,
     reader::{MapList, Reader, fields::Fields},
     tree::Node,
-    values::{ValueError, parse_role, read_text, read_visible_text, variant},
+    values::{parse_role, read_text, read_visible_text, variant},
     yaml::{yaml_items, yaml_list, yaml_map, yaml_secret, yaml_text},
 };
 use countersign_domain::principal::Role;
@@ -120,9 +120,9 @@ pub(super) fn read(r: &mut Reader) -> AuthConfig {
         issuer_names.push(issuer.issuer.clone());
         Some(issuer)
     });
-    let Some((issuers, layer_value)) = list else { return AuthConfig { mode, oidc, tokens: Vec::new() } };
+    let Some(issuers) = list else { return AuthConfig { mode, oidc, tokens: Vec::new() } };
     let tokens: Vec<TokenIssuer> = issuers.into_iter().flatten().collect();
-    r.add_setting(KEY, yaml_items(tokens.iter().map(TokenIssuer::show)), &layer_value);
+    r.add_setting(KEY, yaml_items(tokens.iter().map(TokenIssuer::show)));
     AuthConfig { mode, oidc, tokens }
 }
 
@@ -132,8 +132,7 @@ pub(super) fn read_issuers(r: &mut Reader) -> Vec<String> {
     let list = r.read_list(&LIST, |_, fields| {
         if provider.is_some() && !fields.has("issuer") { None } else { read_required_issuer(fields) }
     });
-    let tokens = list.map(|(issuers, _)| issuers).unwrap_or_default();
-    provider.into_iter().chain(tokens.into_iter().flatten()).collect()
+    provider.into_iter().chain(list.into_iter().flatten().flatten()).collect()
 }
 
 fn read_issuer(f: &mut Fields<'_>, oidc: Option<&OidcConfig>) -> Option<TokenIssuer> {
@@ -234,7 +233,7 @@ pub(super) fn parse_issuer(node: &Node) -> Result<String, ValueError> {
 fn check_issuer(text: &str) -> Result<(), ValueError> {
     let error = |reason: &str| {
         let remedy = "Write it as the provider's metadata does: https://id.example.com.";
-        Err((format!("{} {reason}", quoted(text)), remedy.to_owned()))
+        Err(invalid(format!("{} {reason}", quoted(text)), remedy))
     };
     let Ok(url) = Url::parse(text) else { return error("is not a URL") };
     if url.query().is_some() || url.fragment().is_some() || !url.username().is_empty() || url.password().is_some() {

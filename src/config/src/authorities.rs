@@ -6,7 +6,7 @@ use rustls::pki_types::CertificateDer;
 
 use super::{
     Authorities,
-    error::quoted,
+    error::{invalid, quoted},
     reader::fields::Fields,
     yaml::{yaml_map, yaml_text},
 };
@@ -26,12 +26,12 @@ pub(super) fn read(f: &mut Fields<'_>, uses_tls: bool) -> Option<Authorities> {
         tls.report("ca", "there is no https or wss address to use it for", "Write one, or take `tls` out.");
         return None;
     }
-    let file = tls.resolve_path(&text, &tls.layer_value().base);
+    let file = tls.resolve_path(&text, tls.base());
     let file = tls.accept("ca", file)?;
     let certificates = read_certificates(&file).map_err(|error| {
         // Quoted as written in the file, without the values of variables.
         let message = format!("the file {} cannot be used: {error}", quoted(&text.source));
-        (message, "Name a PEM file with the certificates of the authorities.".to_owned())
+        invalid(message, "Name a PEM file with the certificates of the authorities.")
     });
     Some(Authorities { certificates: tls.accept("ca", certificates)?, file })
 }

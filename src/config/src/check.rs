@@ -14,10 +14,10 @@ use countersign_runtime::sealing::parse_key;
 
 use super::{
     AuthMode, Config, OAuthGrant, UpstreamOAuth,
-    error::{Origin, quoted, quoted_key},
+    error::{Origin, ValueError, invalid, quoted, quoted_key},
     reader::Reader,
     terms, units,
-    values::{MAX_NAME_CHARS, ValueError, ensure, is_visible_text},
+    values::{MAX_NAME_CHARS, ensure, is_visible_text},
 };
 
 /// The statuses of the built-in tracker.
@@ -25,16 +25,14 @@ const STATUSES: [&str; 6] = ["Backlog", "Todo", "InProgress", "Review", "Done", 
 
 pub(super) fn check_status(name: &str) -> Result<(), ValueError> {
     ensure(STATUSES.contains(&name), || {
-        (format!("{} is not a status", quoted(name)), format!("Write one of: {}.", STATUSES.join(", ")))
+        invalid(format!("{} is not a status", quoted(name)), format!("Write one of: {}.", STATUSES.join(", ")))
     })
 }
 
 /// Checks a prefix of tool names.
 pub(super) fn check_prefix(text: &str) -> Result<(), ValueError> {
     let fits = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c));
-    ensure(fits, || {
-        (format!("{} cannot begin a tool's name", quoted(text)), "Use letters, digits and _ - . /.".to_owned())
-    })
+    ensure(fits, || invalid(format!("{} cannot begin a tool's name", quoted(text)), "Use letters, digits and _ - . /."))
 }
 
 /// Checks a regular expression.
@@ -42,7 +40,7 @@ pub(super) fn check_pattern(text: &str) -> Result<(), ValueError> {
     regex::Regex::new(text).map(drop).map_err(|error| {
         let reason = error.to_string();
         let reason = reason.lines().last().unwrap_or_default().trim_start_matches("error: ");
-        (format!("{} is not a regular expression: {reason}", quoted(text)), "Correct it.".to_owned())
+        invalid(format!("{} is not a regular expression: {reason}", quoted(text)), "Correct it.")
     })
 }
 
@@ -51,7 +49,7 @@ pub(super) fn check_category(text: &str) -> Result<(), ValueError> {
     let has_allowed_chars = text.chars().all(|c| c.is_ascii_alphanumeric() || "_-./*".contains(c));
     let remedy = "Use letters, digits and _ - . /, and at most one *, which stands for any text: file.*";
     ensure(has_allowed_chars && !text.is_empty() && text.matches('*').count() <= 1, || {
-        (format!("{} is not a category of names", quoted(text)), remedy.to_owned())
+        invalid(format!("{} is not a category of names", quoted(text)), remedy)
     })
 }
 
@@ -59,7 +57,7 @@ pub(super) fn check_category(text: &str) -> Result<(), ValueError> {
 pub(super) fn check_provider(text: &str) -> Result<(), ValueError> {
     let remedy = "Write a name of mcpServers, or tracker or docs.";
     ensure(is_visible_text(text, MAX_NAME_CHARS), || {
-        (format!("{} is not the name of a provider", quoted(text)), remedy.to_owned())
+        invalid(format!("{} is not the name of a provider", quoted(text)), remedy)
     })
 }
 
@@ -70,7 +68,7 @@ pub(super) fn check_host(text: &str) -> Result<(), ValueError> {
     let remedy = "Write a name as it stands in the Host header, without scheme or path: gateway.example.com or \
                   gateway.example.com:8443; there are no wildcards.";
     ensure(is_plain && parsed.is_some_and(|url| url.host().is_some()), || {
-        (format!("{} is not a host", quoted(text)), remedy.to_owned())
+        invalid(format!("{} is not a host", quoted(text)), remedy)
     })
 }
 
@@ -78,28 +76,26 @@ pub(super) fn check_host(text: &str) -> Result<(), ValueError> {
 pub(super) fn check_origin(text: &str) -> Result<(), ValueError> {
     let remedy = "Write scheme://host or scheme://host:port, such as https://app.example.com.";
     if text == "*" || text == "null" {
-        let reason = format!("{text} would let in pages of any site");
-        return Err((reason, format!("Name each origin. {remedy}")));
+        return Err(invalid(format!("{text} would let in pages of any site"), format!("Name each origin. {remedy}")));
     }
     match Url::parse(text) {
         Ok(url) if matches!(url.scheme(), "http" | "https") && url.origin().ascii_serialization() == text => Ok(()),
-        Ok(url) if matches!(url.scheme(), "http" | "https") => Err((
+        Ok(url) if matches!(url.scheme(), "http" | "https") => Err(invalid(
             format!("{} is not an origin as browsers send it", quoted(text)),
             format!("Write {}.", url.origin().ascii_serialization()),
         )),
-        _ => Err((format!("{} is not an origin", quoted(text)), remedy.to_owned())),
+        _ => Err(invalid(format!("{} is not an origin", quoted(text)), remedy)),
     }
 }
 
 pub(super) fn check_public_url(text: &str) -> Result<(), ValueError> {
-    let error =
-        |reason: &str| Err((format!("{} {reason}", quoted(text)), "Write https://gateway.example.com.".to_owned()));
+    let error = |reason: &str| Err(invalid(format!("{} {reason}", quoted(text)), "Write https://gateway.example.com."));
     let Ok(url) = Url::parse(text) else { return error("is not a URL") };
     if !matches!(url.scheme(), "http" | "https") || url.host().is_none() {
         return error("is not an http or https URL");
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return Err(("the URL contains a user name or password".to_owned(), "Take them out.".to_owned()));
+        return Err(invalid("the URL contains a user name or password", "Take them out."));
     }
     if url.path() != "/" || url.query().is_some() || url.fragment().is_some() {
         return error("has more than a scheme, a host and a port");
@@ -112,20 +108,20 @@ pub(super) fn check_public_url(text: &str) -> Result<(), ValueError> {
 pub(super) fn check_postgres_url(text: &str) -> Result<(), ValueError> {
     let remedy = "Write postgres://USER:${PASSWORD}@HOST/DATABASE, or leave it out for the embedded database.";
     let is_postgres = ["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme));
-    ensure(is_postgres, || ("this is not an address of PostgreSQL".to_owned(), remedy.to_owned()))
+    ensure(is_postgres, || invalid("this is not an address of PostgreSQL", remedy))
 }
 
 /// Checks that a text is 32 bytes as base64. The error does not quote it.
 pub(super) fn check_token_key(text: &str) -> Result<(), ValueError> {
     let remedy = "`openssl rand -base64 32` makes one. Write ${NAME} or ${credential:NAME}.";
-    let error = || ("this is not a key of 32 bytes as base64".to_owned(), remedy.to_owned());
+    let error = || invalid("this is not a key of 32 bytes as base64", remedy);
     parse_key(text).map(drop).ok_or_else(error)
 }
 
 pub(super) fn check_log_filter(text: &str) -> Result<(), ValueError> {
     let remedy = "Write a level (error, warn, info, debug, trace), and more by part: info,countersign=debug.";
     let filter = tracing_subscriber::EnvFilter::builder().parse(text);
-    filter.map(drop).map_err(|error| (format!("{} is not a log filter ({error})", quoted(text)), remedy.to_owned()))
+    filter.map(drop).map_err(|error| invalid(format!("{} is not a log filter ({error})", quoted(text)), remedy))
 }
 
 /// Reports the problems that values have only together, and those of files that cannot be read.
@@ -175,11 +171,11 @@ fn report_auth_conflicts(config: &Config, r: &mut Reader) {
         r.report_at_origin("secrets.key", "secrets.key_file names a key, too".to_owned(), "Take out one of the two.");
     }
     if !config.auth.tokens.is_empty() && config.public_url.is_none() {
-        let message = "public_url is missing, and clients look up the issuers below it".to_owned();
+        let message = "public_url is missing, and clients look up the issuers below it";
         r.report_at_origin("auth.tokens", message, "Set public_url to the address of this gateway.");
     }
     if config.auth.oidc.is_some() && config.public_url.is_none() {
-        let message = "public_url is missing, and the identity provider sends people back to it".to_owned();
+        let message = "public_url is missing, and the identity provider sends people back to it";
         r.report_at_origin("auth.oidc", message, "Set public_url to the address of this gateway.");
     }
     for server in &config.upstreams {
@@ -189,7 +185,7 @@ fn report_auth_conflicts(config: &Config, r: &mut Reader) {
             oauth.grant == OAuthGrant::Enterprise && oauth.subject_token_file.is_none() && !is_signed_in
         };
         if server.oauth.as_ref().is_some_and(has_no_token) {
-            let message = "nobody signs in with an identity provider that could vouch for them".to_owned();
+            let message = "nobody signs in with an identity provider that could vouch for them";
             let key = format!("mcpServers.{}.oauth.grant", quoted_key(&server.name));
             r.report_at_origin(&key, message, "Set auth.oidc and auth.mode: keys, or subject_token_file here.");
         }
@@ -208,13 +204,14 @@ fn report_policy_conflicts(config: &Config, r: &mut Reader) {
     for name in config.policy.groups.keys().filter(|name| Role::parse(name).is_some()) {
         r.report_at_origin("policy.groups", format!("{} is a role", quoted(name)), "Give the group another name.");
     }
-    if let Err((message, remedy)) = terms::check_reviewers(&config.policy.review, &config.policy.groups) {
+    if let Err(error) = terms::check_reviewers(&config.policy.review, &config.policy.groups) {
         let has_default_reviewers = r.origin("policy.review.reviewers") == Origin::Default;
         let key = if has_default_reviewers { "policy.review.quorum" } else { "policy.review.reviewers" };
-        r.report_at_origin(key, message, &remedy);
+        r.report(key, r.origin(key), error);
     }
-    if let Err((message, remedy)) = terms::check_escalation(&config.policy.review, &config.policy.groups) {
-        r.report_at_origin("policy.review.escalate", message, &remedy);
+    if let Err(error) = terms::check_escalation(&config.policy.review, &config.policy.groups) {
+        let key = "policy.review.escalate";
+        r.report(key, r.origin(key), error);
     }
 }
 

@@ -4,17 +4,18 @@
 
 use std::{fs, io, path::PathBuf, time::Duration};
 
+use serde_json::{Map, Value};
 use url::Url;
 
 use super::{
     Secret,
-    error::quoted,
+    error::{ValueError, invalid, quoted},
     reader::fields::Fields,
     reader::{NamedMap, Reader, check_plain_name},
     servers::listing,
-    tree::{KeyValue, Node},
-    values::{ValueError, boolean, choice, describe, duration, read_text},
-    yaml::{yaml_map, yaml_node, yaml_secret, yaml_text},
+    tree::{Node, to_json_map},
+    values::{boolean, choice, describe, duration, read_text},
+    yaml::{yaml_map, yaml_secret, yaml_text, yaml_value},
 };
 
 /// The keys of a project, and of a model. A test checks that `config/countersign.yaml` documents them.
@@ -82,7 +83,7 @@ const PROJECTS: NamedMap = NamedMap {
     max_entries: 64,
     // The name is part of the URIs of its documents.
     check_name: |name| check_plain_name(name, "project", &['-', '_', '.']),
-    show: |entries| listing::format_block(entries, |_, node| yaml_node(node, &yaml_text)),
+    show: |entries| listing::format_block(entries, |_, value| yaml_value(value, &yaml_text)),
 };
 
 pub(super) fn read(r: &mut Reader) -> DocsConfig {
@@ -100,7 +101,7 @@ fn read_project(name: &str, f: &mut Fields<'_>) -> Option<DocsProject> {
         f.report("", "the project has no root", "Write root: /srv/handbook.");
     }
     let root = f.expanded_text("root").and_then(|text| {
-        let root = f.env().expand_path(&text.value, &f.layer_value().base);
+        let root = f.env().expand_path(&text.value, f.base());
         f.accept("root", root)
     });
     let folder = f.parse("folder", parse_subfolder).unwrap_or_default();
@@ -119,18 +120,18 @@ fn parse_subfolder(node: &Node) -> Result<String, ValueError> {
     let text = read_text(node)?;
     let parts: Vec<&str> = text.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
     if text.starts_with('/') || parts.contains(&"..") || text.contains(['\0', '\\']) {
-        let remedy = "Name a folder below root: knowledge/team.".to_owned();
-        return Err((format!("{} is not below the root", quoted(&text)), remedy));
+        let remedy = "Name a folder below root: knowledge/team.";
+        return Err(invalid(format!("{} is not below the root", quoted(&text)), remedy));
     }
     Ok(parts.join("/"))
 }
 
 fn read_model(r: &mut Reader, key: &'static str, timeout: Duration) -> Option<ModelEndpoint> {
     let mismatch = |other: &Node| {
-        (format!("expected an endpoint, found {}", describe(other)), format!("{ENDPOINT_REMEDY} Or null."))
+        invalid(format!("expected an endpoint, found {}", describe(other)), format!("{ENDPOINT_REMEDY} Or null."))
     };
     r.read_optional_map(key, mismatch, |f| {
-        f.add_setting(key, format_model(f.entries));
+        f.add_setting(key, format_model(&to_json_map(f.entries)));
         read_endpoint(f, timeout)
     })
 }
@@ -158,7 +159,7 @@ fn read_endpoint(f: &mut Fields<'_>, timeout: Duration) -> Option<ModelEndpoint>
 }
 
 fn parse_address(text: &str) -> Result<String, ValueError> {
-    let error = |message: &str, remedy: &str| Err((message.to_owned(), remedy.to_owned()));
+    let error = |message: &str, remedy: &str| Err(invalid(message, remedy));
     let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.host().is_some());
     let Some(url) = url else {
         return error("this is not an http or https URL", "Write http://127.0.0.1:11434/v1.");
@@ -170,10 +171,10 @@ fn parse_address(text: &str) -> Result<String, ValueError> {
 }
 
 /// Formats the keys of a model for `config show`, without secrets.
-fn format_model(entries: &[KeyValue]) -> String {
-    yaml_map(entries.iter().map(|KeyValue { key, value, .. }| match (key.as_str(), &value.node) {
-        ("key", Node::Text(text)) => ("key", yaml_secret(text)),
-        (key, node) => (key, yaml_node(node, &yaml_text)),
+fn format_model(entries: &Map<String, Value>) -> String {
+    yaml_map(entries.iter().map(|(key, value)| match (key.as_str(), value) {
+        ("key", Value::String(text)) => ("key", yaml_secret(text)),
+        (key, value) => (key, yaml_value(value, &yaml_text)),
     }))
 }
 

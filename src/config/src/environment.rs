@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use super::error::ValueError;
+use super::error::{ValueError, invalid};
 
 /// Environment variables and the working directory.
 #[derive(Clone, Debug, Default)]
@@ -112,20 +112,20 @@ impl Environment {
     /// A message and a remedy.
     pub fn expand_path(&self, text: &str, base: &Path) -> Result<PathBuf, ValueError> {
         if text.is_empty() {
-            return Err(("the path is empty".to_owned(), "Name a file or folder.".to_owned()));
+            return Err(invalid("the path is empty", "Name a file or folder."));
         }
         if text.contains('\0') {
-            return Err(("a path cannot contain a NUL character".to_owned(), "Take it out.".to_owned()));
+            return Err(invalid("a path cannot contain a NUL character", "Take it out."));
         }
         let (head, rest) = text.split_once('/').unwrap_or((text, ""));
         let variable = head.strip_prefix("${").and_then(|h| h.strip_suffix('}')).or_else(|| head.strip_prefix('$'));
         let no_home = || {
             let remedy = "Set HOME, or give an absolute path (for the data directory: --data DIR).";
-            (format!("{head} is not known, because HOME is not set to an absolute path"), remedy.to_owned())
+            invalid(format!("{head} is not known, because HOME is not set to an absolute path"), remedy)
         };
         let no_credentials = || {
             let remedy = "Let systemd start the gateway with LoadCredential=, or write the path out.";
-            ("CREDENTIALS_DIRECTORY is not set to an absolute path".to_owned(), remedy.to_owned())
+            invalid("CREDENTIALS_DIRECTORY is not set to an absolute path", remedy)
         };
         let start = match (head, variable) {
             ("~", _) | (_, Some("HOME")) => self.home().ok_or_else(no_home)?,
@@ -135,11 +135,10 @@ impl Environment {
             (_, Some(other)) => {
                 let remedy = "Known are ~, $HOME, $XDG_STATE_HOME, $XDG_CONFIG_HOME and $CREDENTIALS_DIRECTORY; or write \
                               the path out.";
-                return Err((format!("${other} cannot be used in a path here"), remedy.to_owned()));
+                return Err(invalid(format!("${other} cannot be used in a path here"), remedy));
             }
             (head, None) if head.starts_with('~') => {
-                let message = format!("{head} (another user's home) is not looked up");
-                return Err((message, "Write the path out.".to_owned()));
+                return Err(invalid(format!("{head} (another user's home) is not looked up"), "Write the path out."));
             }
             _ => return Ok(base.join(text)),
         };
@@ -174,10 +173,12 @@ mod tests {
             service.expand_path("$CREDENTIALS_DIRECTORY/key.pem", Path::new("/")),
             Ok(PathBuf::from("/run/c/key.pem"))
         );
-        assert!(env.expand_path("$CREDENTIALS_DIRECTORY/x", Path::new("/")).unwrap_err().1.contains("LoadCredential"));
+        assert!(
+            env.expand_path("$CREDENTIALS_DIRECTORY/x", Path::new("/")).unwrap_err().remedy.contains("LoadCredential")
+        );
         let bare = Environment::new(Path::new("/w"), &[("XDG_STATE_HOME", "/state")]);
         assert_eq!(bare.expand_path("$XDG_STATE_HOME/c", Path::new("/")), Ok(PathBuf::from("/state/c")));
-        assert!(bare.expand_path("~/c", Path::new("/")).unwrap_err().1.contains("--data"));
+        assert!(bare.expand_path("~/c", Path::new("/")).unwrap_err().remedy.contains("--data"));
     }
 
     #[test]

@@ -6,8 +6,18 @@ use std::{
     sync::Arc,
 };
 
-/// The error of a value: a message and a remedy.
-pub type ValueError = (String, String);
+/// The error of a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ValueError {
+    pub message: String,
+    /// Tells the user how to fix it.
+    pub remedy: String,
+}
+
+/// Creates the error of a value.
+pub(super) fn invalid(message: impl Into<String>, remedy: impl Into<String>) -> ValueError {
+    ValueError { message: message.into(), remedy: remedy.into() }
+}
 
 /// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +67,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    pub(super) fn new(origin: Origin, key: Option<&str>, (message, remedy): ValueError) -> Self {
+    pub(super) fn new(origin: Origin, key: Option<&str>, ValueError { message, remedy }: ValueError) -> Self {
         Self { origin, key: key.map(str::to_owned), message, remedy }
     }
 }

@@ -2,9 +2,9 @@
 
 use super::{
     auth::parse_issuer,
-    error::quoted,
+    error::{ValueError, invalid, quoted},
     tree::Node,
-    values::{ValueError, check_visible_name, read_text, read_visible_text},
+    values::{check_visible_name, read_text, read_visible_text},
     yaml::{yaml_list, yaml_map, yaml_text},
 };
 use countersign_domain::{policy::GroupMember, principal::is_subject_name};
@@ -22,7 +22,7 @@ pub(super) fn read_member(node: &Node) -> Result<GroupMember, ValueError> {
         let name = read_text(node)?;
         check_member(&name)?;
         if is_subject_name(&name) {
-            return Err((format!("{} is not a name", quoted(&name)), remedy()));
+            return Err(invalid(format!("{} is not a name", quoted(&name)), remedy()));
         }
         return Ok(GroupMember::Name(name));
     };
@@ -39,9 +39,11 @@ pub(super) fn read_member(node: &Node) -> Result<GroupMember, ValueError> {
                 let (issuer, subject) = (parse_issuer(&items[0].node)?, read_text(&items[1].node)?);
                 Ok(GroupMember::Subject { issuer, subject })
             }
-            other => Err((format!("expected an issuer and a subject, found {}", other.describe_kind()), remedy())),
+            other => {
+                Err(invalid(format!("expected an issuer and a subject, found {}", other.describe_kind()), remedy()))
+            }
         },
-        _ => Err(("this is not a member of a group".to_owned(), remedy())),
+        _ => Err(invalid("this is not a member of a group", remedy())),
     }
 }
 

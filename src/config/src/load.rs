@@ -12,11 +12,11 @@ use self::layers::Layers;
 use super::{
     Config, StoreServer, auth, check,
     environment::Environment,
-    error::{ConfigError, Origin, Problem},
+    error::{ConfigError, Origin, Problem, invalid},
     own_files, read,
     reader::{Reader, Setting},
     secrets, show,
-    tree::{self, LocatedNode, Node},
+    tree::{self, Node},
     upstreams::Secret,
     values,
 };
@@ -79,28 +79,26 @@ impl LoadedConfig {
     }
 }
 
-/// The content of the default file.
-static DEFAULT_TREE: LazyLock<LocatedNode> = LazyLock::new(|| {
-    let empty = LocatedNode { node: Node::Null, line: 1, column: 1 };
-    tree::parse(DEFAULT_YAML).unwrap_or(empty)
-});
-
-/// Returns every key in the order of the default file, which names all of them.
-pub fn list_keys() -> Vec<&'static str> {
-    fn add_keys(path: &str, value: &LocatedNode, keys: &mut Vec<String>) {
-        match &value.node {
+/// Every key with its default, in the order of the default file, which names all of them.
+static DEFAULTS: LazyLock<Vec<(String, Node)>> = LazyLock::new(|| {
+    fn add_keys(path: &str, node: &Node, defaults: &mut Vec<(String, Node)>) {
+        match node {
             Node::Map(entries) if !entries.is_empty() => {
-                entries.iter().for_each(|entry| add_keys(&join_key(path, &entry.key), &entry.value, keys));
+                entries.iter().for_each(|entry| add_keys(&join_key(path, &entry.key), &entry.value.node, defaults));
             }
-            _ => keys.push(path.to_owned()),
+            _ => defaults.push((path.to_owned(), node.clone())),
         }
     }
-    static KEYS: LazyLock<Vec<String>> = LazyLock::new(|| {
-        let mut keys = Vec::new();
-        add_keys("", &DEFAULT_TREE, &mut keys);
-        keys
-    });
-    KEYS.iter().map(String::as_str).collect()
+    let mut defaults = Vec::new();
+    if let Ok(root) = tree::parse(DEFAULT_YAML) {
+        add_keys("", &root.node, &mut defaults);
+    }
+    defaults
+});
+
+/// Returns every key in the order of the default file.
+pub fn list_keys() -> impl ExactSizeIterator<Item = &'static str> {
+    DEFAULTS.iter().map(|(key, _)| key.as_str())
 }
 
 fn join_key(section: &str, name: &str) -> String {
@@ -291,8 +289,8 @@ pub fn load(flags: &Flags, env: &Environment) -> Result<LoadedConfig, ConfigErro
 /// As [`load`].
 pub fn load_text(path: &Path, text: &str, flags: &Flags, env: &Environment) -> Result<LoadedConfig, ConfigError> {
     if text.len() as u64 > MAX_FILE_BYTES {
-        let message = "the configuration file would be larger than 1 MiB".to_owned();
-        return Err(Problem::new(Origin::whole_file(path), None, (message, "Take something out.".to_owned())).into());
+        let message = "the configuration file would be larger than 1 MiB";
+        return Err(Problem::new(Origin::whole_file(path), None, invalid(message, "Take something out.")).into());
     }
     load_file(Some((path.to_owned(), strip_byte_order_mark(text).to_owned())), flags, &env.with_own_record())
 }
@@ -363,7 +361,7 @@ fn default_config_path(env: &Environment) -> Option<PathBuf> {
 fn read_file(path: &Path, named_by: &Origin) -> Result<String, ConfigError> {
     let named_by_note = if *named_by == Origin::Default { String::new() } else { format!(" (named by {named_by})") };
     let problem = |message: String, remedy: &str| {
-        ConfigError::from(Problem::new(Origin::whole_file(path), None, (message, remedy.to_owned())))
+        ConfigError::from(Problem::new(Origin::whole_file(path), None, invalid(message, remedy)))
     };
     let to_read_error = |error: std::io::Error| {
         problem(
@@ -393,7 +391,7 @@ pub(crate) fn strip_byte_order_mark(text: &str) -> &str {
 }
 
 fn not_unicode(name: &str, key: Option<&str>) -> Problem {
-    let error = ("the value is not Unicode".to_owned(), "Set it again, or unset it.".to_owned());
+    let error = invalid("the value is not Unicode", "Set it again, or unset it.");
     Problem::new(Origin::Env(name.to_owned()), key, error)
 }
 

@@ -15,7 +15,7 @@ use rustls::{
 
 use super::{
     ConfigError, LoadedConfig, TlsConfig,
-    error::{Origin, Problem, quoted_key},
+    error::{Origin, Problem, invalid, quoted_key},
 };
 use countersign_net::tls::read_authorities;
 use countersign_runtime::sealing::read_key_file;
@@ -92,7 +92,7 @@ impl LoadedConfig {
     pub fn check_named_files(&self) -> Result<(), ConfigError> {
         let mut problems = Vec::new();
         let mut report = |key: &str, message: String, remedy: &str| {
-            problems.push(Problem::new(self.origin(key), Some(key), (message, remedy.to_owned())));
+            problems.push(Problem::new(self.origin(key), Some(key), invalid(message, remedy)));
         };
         let config = &self.config;
         if let Some(Err(error)) = config.tls.as_ref().map(TlsConfig::read_certified_key) {

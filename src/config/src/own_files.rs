@@ -3,7 +3,12 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use super::{Config, UpstreamConfig, UpstreamTarget, error::quoted_key, reader::Reader, servers::KEY};
+use super::{
+    Config, UpstreamConfig, UpstreamTarget,
+    error::{invalid, quoted_key},
+    reader::Reader,
+    servers::KEY,
+};
 
 /// Reports each server whose program, arguments or working directory overlap with the data directory or
 /// contain the configuration file, the file of a key or the tokens of `countersign login`. Servers with `allow_own_files: true`
@@ -20,8 +25,8 @@ pub(super) fn report_access(config: &Config, file: Option<&Path>, r: &mut Reader
         let origin = r.origin(&format!("{KEY}.{name}.{setting}"));
         let message =
             format!("the server {name} would get at the gateway's own files: this covers {}", covered.display());
-        let remedy = "Name other folders, or set allow_own_files: true if it is to read and write them.".to_owned();
-        r.report(&format!("{KEY}.{name}.{key}"), origin, (message, remedy));
+        let remedy = "Name other folders, or set allow_own_files: true if it is to read and write them.";
+        r.report(&format!("{KEY}.{name}.{key}"), origin, invalid(message, remedy));
     }
 }
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::{
-    error::quoted,
+    error::{ValueError, invalid, quoted},
     reader::{MapList, Reader, fields::Fields},
     terms::{self, FormattedSetting},
     tree::Node,
-    values::{ValueError, boolean, parse_role, read_visible_text, variant},
+    values::{boolean, parse_role, read_visible_text, variant},
     yaml::{yaml_items, yaml_map},
 };
 use countersign_domain::{
@@ -65,9 +65,9 @@ pub(super) fn read(r: &mut Reader, review: &Arc<Terms>, groups: &Groups) -> Vec<
         labels.push(Arc::clone(&rule.label));
         (!is_disabled).then_some(rule)
     });
-    let Some((rules, layer_value)) = list else { return Vec::new() };
+    let Some(rules) = list else { return Vec::new() };
     let rules: Vec<Rule> = rules.into_iter().flatten().collect();
-    r.add_setting(KEY, show(&rules, review), &layer_value);
+    r.add_setting(KEY, show(&rules, review));
     let with_identity = |(index, rule): (usize, Rule)| Rule { identity: identity(&rule, index + 1, review), ..rule };
     rules.into_iter().enumerate().map(with_identity).collect()
 }
@@ -150,7 +150,7 @@ fn check_non_tool_targets(f: &mut Fields<'_>, rule: &Rule, number: usize) {
 fn read_globs(f: &mut Fields<'_>, name: &str) -> Globs {
     let texts = f.parse_texts(name, |text| Ok(text.to_owned()));
     let globs = Globs::new(texts).map_err(|(pattern, reason)| {
-        (format!("{} is not a pattern: {reason}", quoted(&pattern)), "Write file_* or {a,b}_*.".to_owned())
+        invalid(format!("{} is not a pattern: {reason}", quoted(&pattern)), "Write file_* or {a,b}_*.")
     });
     f.accept(name, globs).unwrap_or_default()
 }
@@ -158,11 +158,11 @@ fn read_globs(f: &mut Fields<'_>, name: &str) -> Globs {
 fn compile_condition(node: &Node) -> Result<Condition, ValueError> {
     let Node::Text(source) = node else {
         let message = format!("expected a condition, found {}", node.describe_kind());
-        return Err((message, "Put it in quotes: when: \"arguments.count > 10\".".to_owned()));
+        return Err(invalid(message, "Put it in quotes: when: \"arguments.count > 10\"."));
     };
     Condition::compile(source).map_err(|error| {
         let message = format!("the condition cannot be used: {}{}", error.message, error.position_suffix());
-        (message, "Correct it; it is written in CEL (https://cel.dev).".to_owned())
+        invalid(message, "Correct it; it is written in CEL (https://cel.dev).")
     })
 }
 

@@ -3,10 +3,10 @@
 use std::{collections::BTreeSet, ops::RangeInclusive, time::Duration};
 
 use super::{
-    error::quoted,
+    error::{ValueError, invalid, quoted},
     groups::check_member,
     reader::{Reader, fields::Fields},
-    values::{Kind, Value, ValueError, boolean, choice, count, ensure, is_visible_text, list, seconds, variant},
+    values::{Kind, KindInput, boolean, choice, count, ensure, is_visible_text, list, seconds, variant},
     yaml::{yaml_list, yaml_map},
 };
 use countersign_domain::{
@@ -88,18 +88,18 @@ terms! {
 fn sign_in() -> Kind<SignInTerms> {
     const EXAMPLE: &str = "{ max_age: 5m } or { acr: [urn:example:mfa] }, or both";
     let (age, acr) = (seconds(MAX_AGE_RANGE).or_null(), list(check_acr));
-    let read = move |value: &Value<'_>| {
+    let read = move |input: &KindInput<'_>| {
         let mut terms = SignInTerms::default();
-        for entry in value.map_entries("a map", EXAMPLE)? {
-            let part = Value { node: &entry.value.node, is_textual: false, ..*value };
+        for entry in input.map_entries("a map", EXAMPLE)? {
+            let part = KindInput { node: &entry.value.node, is_textual: false, ..*input };
             match entry.key.as_str() {
                 "max_age" => terms.max_age = age.read(&part)?,
                 "acr" => terms.acr = acr.read(&part)?,
-                other => return Err((format!("unknown key {}", quoted(other)), format!("Write {EXAMPLE}."))),
+                other => return Err(invalid(format!("unknown key {}", quoted(other)), format!("Write {EXAMPLE}."))),
             }
         }
         if terms == SignInTerms::default() {
-            return Err(("neither max_age nor acr is given".to_owned(), format!("Write {EXAMPLE}.")));
+            return Err(invalid("neither max_age nor acr is given", format!("Write {EXAMPLE}.")));
         }
         Ok(terms)
     };
@@ -115,19 +115,19 @@ fn escalation() -> Kind<Escalation> {
     const EXAMPLE: &str = "{ after: 30m, to: [oncall] }";
     // `check_escalation` refuses names that are neither a role nor a group.
     let (time, names) = (seconds(EXPIRE_AFTER_RANGE), list(|_| Ok(())));
-    let read = move |value: &Value<'_>| {
+    let read = move |input: &KindInput<'_>| {
         let (mut after, mut to) = (None, Vec::new());
-        for entry in value.map_entries("a map", EXAMPLE)? {
-            let part = Value { node: &entry.value.node, is_textual: false, ..*value };
+        for entry in input.map_entries("a map", EXAMPLE)? {
+            let part = KindInput { node: &entry.value.node, is_textual: false, ..*input };
             match entry.key.as_str() {
                 "after" => after = Some(time.read(&part)?),
                 "to" => to = names.read(&part)?,
-                other => return Err((format!("unknown key {}", quoted(other)), format!("Write {EXAMPLE}."))),
+                other => return Err(invalid(format!("unknown key {}", quoted(other)), format!("Write {EXAMPLE}."))),
             }
         }
         match after {
             Some(after) if !to.is_empty() => Ok(Escalation { after, to }),
-            _ => Err(("after or to is missing".to_owned(), format!("Write {EXAMPLE}."))),
+            _ => Err(invalid("after or to is missing", format!("Write {EXAMPLE}."))),
         }
     };
     Kind::new(read, |Escalation { after, to }| {
@@ -146,8 +146,8 @@ pub(super) fn check_escalation(terms: &Terms, groups: &Groups) -> Result<(), Val
         }
     }
     if terms.expire_after.is_some_and(|expire_after| expire_after <= *after) {
-        let message = "a change expires before it escalates".to_owned();
-        return Err((message, "Choose a shorter `after`, or a longer expire_after.".to_owned()));
+        let message = "a change expires before it escalates";
+        return Err(invalid(message, "Choose a shorter `after`, or a longer expire_after."));
     }
     Ok(())
 }
@@ -156,7 +156,7 @@ pub(super) fn check_escalation(terms: &Terms, groups: &Groups) -> Result<(), Val
 fn check_role(role: Role) -> Result<(), ValueError> {
     ensure(role.may_decide(), || {
         let message = format!("{} may not decide on changes", quoted(role.as_str()));
-        (message, "Write reviewer, admin, or a group of policy.groups.".to_owned())
+        invalid(message, "Write reviewer, admin, or a group of policy.groups.")
     })
 }
 
@@ -167,14 +167,14 @@ fn unknown_group(name: &str, groups: &Groups) -> ValueError {
     } else {
         format!("one of {names}")
     };
-    (format!("there is no group {}", quoted(name)), format!("Write reviewer, admin, or {choice}."))
+    invalid(format!("there is no group {}", quoted(name)), format!("Write reviewer, admin, or {choice}."))
 }
 
 /// Checks a kind of authentication, which a request lists between spaces.
 fn check_acr(text: &str) -> Result<(), ValueError> {
     let remedy = "Write a value of `acr` as the provider's documentation does.";
     ensure(is_visible_text(text, 200) && !text.contains(char::is_whitespace), || {
-        (format!("{} is not a kind of authentication", quoted(text)), remedy.to_owned())
+        invalid(format!("{} is not a kind of authentication", quoted(text)), remedy)
     })
 }
 
@@ -200,7 +200,7 @@ pub(super) fn check_reviewers(terms: &Terms, groups: &Groups) -> Result<(), Valu
     if countable && members.len() < terms.quorum as usize {
         let message =
             format!("the quorum is {}, but only {} may decide", terms.quorum, plural(members.len(), "reviewer"));
-        return Err((message, "Lower it, or add people to the group.".to_owned()));
+        return Err(invalid(message, "Lower it, or add people to the group."));
     }
     Ok(())
 }

@@ -126,7 +126,7 @@ fn every_key_is_documented_in_the_default_file() {
 #[test]
 fn every_key_can_be_set_by_its_variable() {
     const TIME_ENDINGS: [&str; 6] = ["timeout", "alive", "interval", "drain", "wait", "first_connection"];
-    let variables: BTreeSet<String> = list_keys().into_iter().map(variable_name).collect();
+    let variables: BTreeSet<String> = list_keys().map(variable_name).collect();
     assert_eq!(variables.len(), list_keys().len());
     assert!(NON_KEY_VARIABLES.iter().all(|v| !variables.contains(*v)));
     assert_eq!(variable_name("transports.http.max_body"), "COUNTERSIGN_TRANSPORTS__HTTP__MAX_BODY");

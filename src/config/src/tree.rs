@@ -1,8 +1,9 @@
 //! Parses YAML into a tree that keeps the position of every key and value. It does not interpret keys.
 
-use std::fmt;
+use std::{collections::HashSet, fmt};
 
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
 use serde_saphyr::Spanned;
 
 /// A YAML value without its position.
@@ -43,13 +44,8 @@ pub struct SyntaxError {
     pub column: u64,
 }
 
-/// Converts the members of a JSON object.
-pub fn entries_from_json(members: &serde_json::Map<String, serde_json::Value>) -> Vec<KeyValue> {
-    members.iter().map(|(key, value)| KeyValue::new(key, Node::from_json(value))).collect()
-}
-
 /// Returns the value of a key in a map.
-pub fn find_value<'a>(entries: &'a [KeyValue], key: &str) -> Option<&'a Node> {
+pub(crate) fn find_value<'a>(entries: &'a [KeyValue], key: &str) -> Option<&'a Node> {
     entries.iter().find(|entry| entry.key == key).map(|entry| &entry.value.node)
 }
 
@@ -82,49 +78,8 @@ impl Node {
         }
     }
 
-    /// Returns `true` if both values are equal, wherever they are written.
-    pub fn has_same_value(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Float(one), Self::Float(two)) => one.to_bits() == two.to_bits(),
-            (Self::List(one), Self::List(two)) => {
-                one.len() == two.len() && one.iter().zip(two).all(|(one, two)| one.node.has_same_value(&two.node))
-            }
-            (Self::Map(one), Self::Map(two)) => {
-                let is_same = |(one, two): (&KeyValue, &KeyValue)| {
-                    one.key == two.key && one.value.node.has_same_value(&two.value.node)
-                };
-                one.len() == two.len() && one.iter().zip(two).all(is_same)
-            }
-            (one, two) => one == two,
-        }
-    }
-
-    /// Returns a text as it is, and any other value as JSON.
-    pub fn to_scalar_text(&self) -> String {
-        self.as_text().map_or_else(|| self.to_json().to_string(), str::to_owned)
-    }
-
-    /// Converts a JSON value.
-    pub fn from_json(value: &serde_json::Value) -> Self {
-        use serde_json::Value;
-        match value {
-            Value::Null => Self::Null,
-            Value::Bool(value) => Self::Bool(*value),
-            Value::Number(number) => match number.as_i128() {
-                Some(number) => Self::Int(number),
-                None => Self::Float(number.as_f64().unwrap_or_default()),
-            },
-            Value::String(text) => Self::Text(text.clone()),
-            Value::Array(items) => {
-                Self::List(items.iter().map(|item| Self::from_json(item).without_location()).collect())
-            }
-            Value::Object(members) => Self::Map(entries_from_json(members)),
-        }
-    }
-
-    /// Converts the value to JSON. Numbers that JSON lacks become `null`.
-    pub fn to_json(&self) -> serde_json::Value {
-        use serde_json::{Number, Value};
+    /// Converts the value to JSON. [`parse`] refuses the numbers that JSON lacks.
+    pub fn to_json(&self) -> Value {
         match self {
             Self::Null => Value::Null,
             Self::Bool(value) => Value::Bool(*value),
@@ -132,30 +87,20 @@ impl Node {
             Self::Float(number) => Number::from_f64(*number).map_or(Value::Null, Value::Number),
             Self::Text(text) => Value::String(text.clone()),
             Self::List(items) => items.iter().map(|item| item.node.to_json()).collect(),
-            Self::Map(entries) => {
-                Value::Object(entries.iter().map(|entry| (entry.key.clone(), entry.value.node.to_json())).collect())
-            }
+            Self::Map(entries) => Value::Object(to_json_map(entries)),
         }
-    }
-
-    /// Returns the value without a position, as one that comes from no file.
-    #[must_use]
-    pub const fn without_location(self) -> LocatedNode {
-        LocatedNode { node: self, line: 0, column: 0 }
     }
 }
 
-impl KeyValue {
-    /// Creates an entry without a position, as one that comes from no file.
-    pub fn new(key: &str, node: Node) -> Self {
-        Self { key: key.to_owned(), line: 0, column: 0, value: node.without_location() }
-    }
+/// Converts the entries of a map to JSON.
+pub(crate) fn to_json_map(entries: &[KeyValue]) -> Map<String, Value> {
+    entries.iter().map(|entry| (entry.key.clone(), entry.value.node.to_json())).collect()
 }
 
 /// Parses one YAML document, which may also be JSON. An empty document is [`Node::Null`].
 ///
 /// # Errors
-/// Invalid syntax, duplicate keys, several documents, or excessive nesting or aliases.
+/// Invalid syntax, duplicate keys, numbers that are not finite, several documents, or excessive nesting or aliases.
 pub fn parse(text: &str) -> Result<LocatedNode, SyntaxError> {
     let options = serde_saphyr::options! {
         // `yes`, `on` and `no` stay texts; keys that take a boolean report them.
@@ -234,7 +179,12 @@ impl<'de> Visitor<'de> for NodeVisitor {
     }
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
         let mut entries = Vec::new();
+        let mut names = HashSet::new();
         while let Some(key) = map.next_key::<Spanned<String>>()? {
+            // The parser distinguishes `1` and `"1"`, but a map of JSON does not.
+            if !names.insert(key.value.clone()) {
+                return Err(A::Error::custom(format_args!("duplicate mapping key: {}", key.value)));
+            }
             let (line, column) = (key.referenced.line(), key.referenced.column());
             entries.push(KeyValue { key: key.value, line, column, value: map.next_value()? });
         }
@@ -291,6 +241,13 @@ mod tests {
         assert!(error.message.to_lowercase().contains("duplicate"), "{error:?}");
         assert!(!error.message.contains("line") && !error.message.contains("Options"), "{error:?}");
         assert!(parse("a: 1\n---\nb: 2\n").is_err());
+    }
+
+    #[test]
+    fn values_that_json_lacks_are_refused() {
+        for text in ["a: .nan", "a: [-.inf]", "{ a: 1e999 }", "a: !!float .inf", "{ 1: a, \"1\": b }"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
     }
 
     #[test]

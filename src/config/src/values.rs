@@ -14,7 +14,7 @@ use strum::VariantArray;
 
 use super::{
     environment::Environment,
-    error::quoted,
+    error::{ValueError, invalid, quoted},
     tree::{self, KeyValue, Node},
     units::{self, show_duration},
     upstreams::Secret,
@@ -25,8 +25,6 @@ use countersign_domain::{changes::visible::has_hidden, principal::Role};
 
 pub(super) const MAX_NAME_CHARS: usize = 100;
 
-pub use super::error::ValueError;
-
 /// A check of a text beyond its type.
 pub(super) type TextCheck = fn(&str) -> Result<(), ValueError>;
 
@@ -35,8 +33,8 @@ pub(super) fn ensure(fits: bool, error: impl FnOnce() -> ValueError) -> Result<(
     if fits { Ok(()) } else { Err(error()) }
 }
 
-/// A value of the configuration with the context for reading it.
-pub(super) struct Value<'a> {
+/// The input of a [`Kind`]: a node with the context for reading it.
+pub(super) struct KindInput<'a> {
     pub node: &'a Node,
     /// Set if the value comes from a flag or a variable, and is therefore a text even if the key has another type.
     pub is_textual: bool,
@@ -45,14 +43,13 @@ pub(super) struct Value<'a> {
     pub base: &'a Path,
 }
 
-impl Value<'_> {
+impl KindInput<'_> {
     /// Returns the value, after parsing the YAML of a list or map that a variable holds.
     pub(super) fn structured(&self) -> Result<Cow<'_, Node>, ValueError> {
         match self.node {
             Node::Text(text) if self.is_textual && text.trim_start().starts_with(['[', '{']) => {
                 tree::parse(text).map(|located| Cow::Owned(located.node)).map_err(|error| {
-                    let message = format!("{} is not YAML: {}", quoted(text), error.message);
-                    (message, "Write [a, b] or {a: [b]}.".to_owned())
+                    invalid(format!("{} is not YAML: {}", quoted(text), error.message), "Write [a, b] or {a: [b]}.")
                 })
             }
             other => Ok(Cow::Borrowed(other)),
@@ -63,12 +60,14 @@ impl Value<'_> {
         match self.structured()?.into_owned() {
             Node::Map(entries) => Ok(entries),
             Node::Null => Ok(Vec::new()),
-            other => Err((format!("expected {expected}, found {}", describe(&other)), format!("Write {example}."))),
+            other => {
+                Err(invalid(format!("expected {expected}, found {}", describe(&other)), format!("Write {example}.")))
+            }
         }
     }
 }
 
-type ReadValue<T> = Box<dyn Fn(&Value<'_>) -> Result<T, ValueError>>;
+type ReadValue<T> = Box<dyn Fn(&KindInput<'_>) -> Result<T, ValueError>>;
 
 /// A kind of values, with functions that read a value and format it as YAML.
 pub(super) struct Kind<T> {
@@ -78,14 +77,14 @@ pub(super) struct Kind<T> {
 
 impl<T: 'static> Kind<T> {
     pub(super) fn new(
-        read: impl Fn(&Value<'_>) -> Result<T, ValueError> + 'static,
+        read: impl Fn(&KindInput<'_>) -> Result<T, ValueError> + 'static,
         show: impl Fn(&T) -> String + 'static,
     ) -> Self {
         Self { read: Box::new(read), show: Box::new(show) }
     }
 
-    pub(super) fn read(&self, value: &Value<'_>) -> Result<T, ValueError> {
-        (self.read)(value)
+    pub(super) fn read(&self, input: &KindInput<'_>) -> Result<T, ValueError> {
+        (self.read)(input)
     }
 
     /// Formats the value as YAML.
@@ -96,10 +95,10 @@ impl<T: 'static> Kind<T> {
     /// Returns the kind that also allows `null`.
     pub(super) fn or_null(self) -> Kind<Option<T>> {
         let Self { read, show } = self;
-        let read = move |value: &Value<'_>| match value.node {
+        let read = move |input: &KindInput<'_>| match input.node {
             Node::Null => Ok(None),
-            Node::Text(text) if value.is_textual && text == "null" => Ok(None),
-            _ => read(value).map(Some),
+            Node::Text(text) if input.is_textual && text == "null" => Ok(None),
+            _ => read(input).map(Some),
         };
         Kind::new(read, move |value| value.as_ref().map_or_else(|| "null".to_owned(), &show))
     }
@@ -107,38 +106,40 @@ impl<T: 'static> Kind<T> {
     /// Returns the kind that also allows the word `never`.
     pub(super) fn or_never(self) -> Kind<Option<T>> {
         let Self { read, show } = self;
-        let read = move |value: &Value<'_>| match value.node {
+        let read = move |input: &KindInput<'_>| match input.node {
             Node::Text(text) if text == "never" => Ok(None),
-            _ => read(value).map(Some).map_err(|(message, remedy)| (message, format!("{remedy} Or `never`."))),
+            _ => read(input)
+                .map(Some)
+                .map_err(|ValueError { message, remedy }| invalid(message, format!("{remedy} Or `never`."))),
         };
         Kind::new(read, move |value| value.as_ref().map_or_else(|| "never".to_owned(), &show))
     }
 }
 
 pub(super) fn boolean() -> Kind<bool> {
-    let read = |value: &Value<'_>| match value.node {
+    let read = |input: &KindInput<'_>| match input.node {
         Node::Bool(value) => Ok(*value),
-        Node::Text(text) if value.is_textual && matches!(text.as_str(), "true" | "1") => Ok(true),
-        Node::Text(text) if value.is_textual && matches!(text.as_str(), "false" | "0") => Ok(false),
-        other => Err((format!("expected true or false, found {}", describe(other)), "Write true or false.".to_owned())),
+        Node::Text(text) if input.is_textual && matches!(text.as_str(), "true" | "1") => Ok(true),
+        Node::Text(text) if input.is_textual && matches!(text.as_str(), "false" | "0") => Ok(false),
+        other => Err(invalid(format!("expected true or false, found {}", describe(other)), "Write true or false.")),
     };
     Kind::new(read, ToString::to_string)
 }
 
 /// Returns the kind of whole numbers within `range`.
 pub(super) fn count<T: TryFrom<u64> + ToString + 'static>(range: RangeInclusive<u64>) -> Kind<T> {
-    let read = move |value: &Value<'_>| {
-        let number = match value.node {
+    let read = move |input: &KindInput<'_>| {
+        let number = match input.node {
             Node::Int(number) => Some(*number),
-            Node::Text(text) if value.is_textual => text.trim().parse().ok(),
+            Node::Text(text) if input.is_textual => text.trim().parse().ok(),
             _ => None,
         };
         let number = number.and_then(|number| u64::try_from(number).ok()).ok_or_else(|| {
-            let message = format!("expected a whole number, found {}", describe(value.node));
-            (message, range_remedy(&range, u64::to_string))
+            let message = format!("expected a whole number, found {}", describe(input.node));
+            invalid(message, range_remedy(&range, u64::to_string))
         })?;
         check_range(&number, &range, u64::to_string)?;
-        T::try_from(number).map_err(|_| (format!("{number} is too large"), range_remedy(&range, u64::to_string)))
+        T::try_from(number).map_err(|_| invalid(format!("{number} is too large"), range_remedy(&range, u64::to_string)))
     };
     Kind::new(read, ToString::to_string)
 }
@@ -146,15 +147,15 @@ pub(super) fn count<T: TryFrom<u64> + ToString + 'static>(range: RangeInclusive<
 /// Returns the kind of sizes in bytes within `range`.
 pub(super) fn size(range: RangeInclusive<u64>) -> Kind<usize> {
     let show = |bytes: &u64| units::show_size(*bytes);
-    let read = move |value: &Value<'_>| {
-        let bytes = match value.node {
+    let read = move |input: &KindInput<'_>| {
+        let bytes = match input.node {
             Node::Int(number) => u64::try_from(*number).map_err(|_| "a size cannot be negative".to_owned()),
             Node::Text(text) => units::parse_size(text).map_err(|reason| format!("{}: {reason}", quoted(text))),
             other => Err(format!("expected a size, found {}", describe(other))),
         };
-        let bytes = bytes.map_err(|reason| (reason, range_remedy(&range, show)))?;
+        let bytes = bytes.map_err(|reason| invalid(reason, range_remedy(&range, show)))?;
         check_range(&bytes, &range, show)?;
-        usize::try_from(bytes).map_err(|_| ("too large for this machine".to_owned(), range_remedy(&range, show)))
+        usize::try_from(bytes).map_err(|_| invalid("too large for this machine", range_remedy(&range, show)))
     };
     Kind::new(read, |bytes| units::show_size(*bytes as u64))
 }
@@ -162,13 +163,13 @@ pub(super) fn size(range: RangeInclusive<u64>) -> Kind<usize> {
 /// Returns the kind of durations within `range`.
 pub(super) fn duration(range: RangeInclusive<Duration>) -> Kind<Duration> {
     let show = |duration: &Duration| show_duration(*duration);
-    let read = move |value: &Value<'_>| {
-        let duration = match value.node {
+    let read = move |input: &KindInput<'_>| {
+        let duration = match input.node {
             Node::Int(number) => Err(format!("{number} has no unit: {number}s or {number}ms?")),
             Node::Text(text) => units::parse_duration(text).map_err(|reason| format!("{}: {reason}", quoted(text))),
             other => Err(format!("expected a duration, found {}", describe(other))),
         };
-        let duration = duration.map_err(|reason| (reason, range_remedy(&range, show)))?;
+        let duration = duration.map_err(|reason| invalid(reason, range_remedy(&range, show)))?;
         check_range(&duration, &range, show).map(|()| duration)
     };
     Kind::new(read, show)
@@ -177,11 +178,11 @@ pub(super) fn duration(range: RangeInclusive<Duration>) -> Kind<Duration> {
 /// Returns the kind of durations of whole seconds within `range`.
 pub(super) fn seconds(range: RangeInclusive<Duration>) -> Kind<u64> {
     let kind = duration(range);
-    let read = move |value: &Value<'_>| {
-        let duration = kind.read(value)?;
+    let read = move |input: &KindInput<'_>| {
+        let duration = kind.read(input)?;
         if duration.subsec_nanos() != 0 {
             let message = format!("{} is not a whole number of seconds", show_duration(duration));
-            return Err((message, "Write whole seconds.".to_owned()));
+            return Err(invalid(message, "Write whole seconds."));
         }
         Ok(duration.as_secs())
     };
@@ -197,11 +198,11 @@ pub(super) fn variant<T: Copy + PartialEq + VariantArray + Into<&'static str>>()
 pub(super) fn choice<T: Copy + PartialEq + 'static>(choices: impl IntoIterator<Item = (&'static str, T)>) -> Kind<T> {
     let choices: Rc<[(&str, T)]> = choices.into_iter().collect();
     let shown_choices = Rc::clone(&choices);
-    let read = move |value: &Value<'_>| {
-        let choice = choices.iter().find(|(word, _)| matches!(value.node, Node::Text(text) if text == word));
+    let read = move |input: &KindInput<'_>| {
+        let choice = choices.iter().find(|(word, _)| matches!(input.node, Node::Text(text) if text == word));
         choice.map(|(_, value)| *value).ok_or_else(|| {
             let words = choices.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
-            (format!("{} is not one of {words}", describe(value.node)), format!("Write one of: {words}."))
+            invalid(format!("{} is not one of {words}", describe(input.node)), format!("Write one of: {words}."))
         })
     };
     let show =
@@ -211,15 +212,15 @@ pub(super) fn choice<T: Copy + PartialEq + 'static>(choices: impl IntoIterator<I
 
 /// Returns the kind of texts that pass `check`.
 pub(super) fn text(check: TextCheck) -> Kind<String> {
-    Kind::new(move |value| checked_text(value.node, check), |text| yaml_text(text))
+    Kind::new(move |input| checked_text(input.node, check), |text| yaml_text(text))
 }
 
 /// Returns the kind of texts with variables (`${NAME}`) that pass `check` after expansion. A value is the text as
 /// written and the secret, which is never shown.
 pub(super) fn secret(check: TextCheck) -> Kind<(String, Secret)> {
-    let read = move |value: &Value<'_>| {
-        let text = read_text(value.node)?;
-        let secret = variables::expand(&text, value.env)?;
+    let read = move |input: &KindInput<'_>| {
+        let text = read_text(input.node)?;
+        let secret = variables::expand(&text, input.env)?;
         check(&secret).map(|()| (text, Secret(secret)))
     };
     Kind::new(read, |(text, _)| yaml_secret(text))
@@ -227,7 +228,7 @@ pub(super) fn secret(check: TextCheck) -> Kind<(String, Secret)> {
 
 /// Returns the kind of addresses to listen on: `IP:PORT`, `localhost:PORT`, or `PORT` on loopback.
 pub(super) fn address() -> Kind<SocketAddr> {
-    let read = |value: &Value<'_>| match value.node {
+    let read = |input: &KindInput<'_>| match input.node {
         Node::Int(port @ 0..=65_535) => parse_address(&port.to_string()),
         other => parse_address(&read_text(other)?),
     };
@@ -235,21 +236,19 @@ pub(super) fn address() -> Kind<SocketAddr> {
 }
 
 pub(super) fn path() -> Kind<PathBuf> {
-    let read = |value: &Value<'_>| value.env.expand_path(&read_text(value.node)?, value.base);
+    let read = |input: &KindInput<'_>| input.env.expand_path(&read_text(input.node)?, input.base);
     Kind::new(read, |path| yaml_text(&path.to_string_lossy()))
 }
 
 /// Returns the kind of lists of texts that each pass `check`.
 pub(super) fn list(check: TextCheck) -> Kind<Vec<String>> {
-    let read = move |value: &Value<'_>| match &*value.structured()? {
+    let read = move |input: &KindInput<'_>| match &*input.structured()? {
         Node::List(items) => items.iter().map(|item| checked_text(&item.node, check)).collect(),
         Node::Null => Ok(Vec::new()),
-        Node::Text(text) if value.is_textual => {
+        Node::Text(text) if input.is_textual => {
             text.split(',').map(|item| check(item.trim()).map(|()| item.trim().to_owned())).collect()
         }
-        other => {
-            Err((format!("expected a list, found {}", describe(other)), "Write a list: [first, second].".to_owned()))
-        }
+        other => Err(invalid(format!("expected a list, found {}", describe(other)), "Write a list: [first, second].")),
     };
     Kind::new(read, |items| yaml_list(items))
 }
@@ -265,14 +264,14 @@ pub(super) fn lists_by_name<T: 'static>(
     read_item: impl Fn(&Node) -> Result<T, ValueError> + 'static,
     show_item: impl Fn(&T) -> String + 'static,
 ) -> Kind<BTreeMap<String, Vec<T>>> {
-    let read = move |value: &Value<'_>| {
+    let read = move |input: &KindInput<'_>| {
         let (expected, example) = ("a map of lists", "{name: [first, second]}");
         let mut map = BTreeMap::new();
-        for entry in value.map_entries(expected, example)? {
+        for entry in input.map_entries(expected, example)? {
             check(&entry.key)?;
             let Node::List(items) = &entry.value.node else {
                 let message = format!("expected {expected}, found {}", describe(&entry.value.node));
-                return Err((message, format!("Write {example}.")));
+                return Err(invalid(message, format!("Write {example}.")));
             };
             let items = items.iter().map(|item| read_item(&item.node)).collect::<Result<Vec<_>, _>>()?;
             map.insert(entry.key, items);
@@ -285,8 +284,8 @@ pub(super) fn lists_by_name<T: 'static>(
 
 /// Returns the kind of maps of texts in their written order. `check` is applied to every key.
 pub(super) fn pairs(check: TextCheck) -> Kind<Vec<(String, String)>> {
-    let read = move |value: &Value<'_>| {
-        let entries = value.map_entries("a map", "{name: value}")?.into_iter();
+    let read = move |input: &KindInput<'_>| {
+        let entries = input.map_entries("a map", "{name: value}")?.into_iter();
         entries.map(|entry| Ok((entry.key.clone(), check(&entry.key).and(read_text(&entry.value.node))?))).collect()
     };
     Kind::new(read, |pairs: &Vec<(String, String)>| {
@@ -302,22 +301,22 @@ fn checked_text(node: &Node, check: TextCheck) -> Result<String, ValueError> {
 pub(super) fn read_text(node: &Node) -> Result<String, ValueError> {
     match node {
         Node::Text(text) => Ok(text.clone()),
-        Node::Null => Err((
-            "the key has no value".to_owned(),
-            "Give one, or delete the line (a lone ~ means nothing in YAML; quote it).".to_owned(),
+        Node::Null => Err(invalid(
+            "the key has no value",
+            "Give one, or delete the line (a lone ~ means nothing in YAML; quote it).",
         )),
-        other => Err((
-            format!("expected a text, found {}", describe(other)),
-            "Put it in quotes if it is meant so.".to_owned(),
-        )),
+        other => {
+            Err(invalid(format!("expected a text, found {}", describe(other)), "Put it in quotes if it is meant so."))
+        }
     }
 }
 
 /// Reads a text of 1 to `max_chars` visible characters.
 pub(super) fn read_visible_text(node: &Node, max_chars: usize) -> Result<String, ValueError> {
     let text = read_text(node)?;
-    let error =
-        || (format!("{} does not fit here", quoted(&text)), format!("Write 1 to {max_chars} visible characters."));
+    let error = || {
+        invalid(format!("{} does not fit here", quoted(&text)), format!("Write 1 to {max_chars} visible characters."))
+    };
     ensure(is_visible_text(&text, max_chars), error).map(|()| text)
 }
 
@@ -325,19 +324,19 @@ pub(super) fn read_visible_text(node: &Node, max_chars: usize) -> Result<String,
 pub(super) fn read_scope(node: &Node) -> Result<String, ValueError> {
     let text = read_visible_text(node, 100)?;
     let fits = text.bytes().all(|byte| matches!(byte, b'!'..=b'~') && !matches!(byte, b'"' | b'\\'));
-    ensure(fits, || (format!("{} is not a scope", quoted(&text)), "Write one scope.".to_owned())).map(|()| text)
+    ensure(fits, || invalid(format!("{} is not a scope", quoted(&text)), "Write one scope.")).map(|()| text)
 }
 
 /// Parses the name of a role.
 pub(super) fn parse_role(text: &str) -> Result<Role, ValueError> {
-    let error = || (format!("{} is not a role", quoted(text)), "Write agent, reviewer, viewer or admin.".to_owned());
+    let error = || invalid(format!("{} is not a role", quoted(text)), "Write agent, reviewer, viewer or admin.");
     Role::parse(text).ok_or_else(error)
 }
 
 /// Checks the name of a person or a group; `noun` says what it names.
 pub(super) fn check_visible_name(name: &str, noun: &str) -> Result<(), ValueError> {
     ensure(is_visible_text(name, MAX_NAME_CHARS), || {
-        (format!("{} is not {noun}", quoted(name)), format!("Write 1 to {MAX_NAME_CHARS} visible characters."))
+        invalid(format!("{} is not {noun}", quoted(name)), format!("Write 1 to {MAX_NAME_CHARS} visible characters."))
     })
 }
 
@@ -359,7 +358,7 @@ fn parse_address(text: &str) -> Result<SocketAddr, ValueError> {
              looked up."
                 .to_owned()
         };
-        (format!("{} is not an address to listen on", quoted(text)), remedy)
+        invalid(format!("{} is not an address to listen on", quoted(text)), remedy)
     })
 }
 
@@ -382,5 +381,5 @@ fn check_range<T: PartialOrd>(
     range: &RangeInclusive<T>,
     show: impl Fn(&T) -> String,
 ) -> Result<(), ValueError> {
-    ensure(range.contains(value), || (format!("{} is out of range", show(value)), range_remedy(range, &show)))
+    ensure(range.contains(value), || invalid(format!("{} is out of range", show(value)), range_remedy(range, &show)))
 }

@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     environment::Environment,
-    error::{ValueError, quoted},
+    error::{ValueError, invalid, quoted},
 };
 
 /// Expands `${VAR}`, `${VAR:-default}`, `${env:VAR}`, which some clients write, and `${credential:NAME}`, a file of the
@@ -139,7 +139,7 @@ impl<'a> Source<'a> {
                 && name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
             let remedy = "Write ${credential:NAME} with the name that LoadCredential= gives it: letters, digits, and . _ - \
                           after the first character.";
-            let problem = || (format!("{} is not the name of a credential", quoted(name)), remedy.to_owned());
+            let problem = || invalid(format!("{} is not the name of a credential", quoted(name)), remedy);
             return is_name.then_some(Self::Credential(name)).ok_or_else(problem);
         }
         let name = text.strip_prefix("env:").unwrap_or(text);
@@ -147,7 +147,7 @@ impl<'a> Source<'a> {
         if !name.starts_with(first) || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
             let remedy = "Write ${NAME}, ${NAME:-default} or ${credential:NAME}, or $${ for the characters; nothing else is \
                           filled in here.";
-            return Err((format!("{} is not the name of a variable", quoted(name)), remedy.to_owned()));
+            return Err(invalid(format!("{} is not the name of a variable", quoted(name)), remedy));
         }
         Ok(Self::Variable(name))
     }
@@ -168,10 +168,7 @@ fn parse_pieces(text: &str) -> Result<Vec<Piece<'_>>, ValueError> {
             pieces.push(Piece::Literal(before));
         }
         let Some(end) = from.find('}') else {
-            return Err((
-                "a `${` is not closed".to_owned(),
-                "Write `}` after the name, or $${ for the two characters.".to_owned(),
-            ));
+            return Err(invalid("a `${` is not closed", "Write `}` after the name, or $${ for the two characters."));
         };
         let inside = from.get(2..end).unwrap_or_default();
         rest = from.get(end + 1..).unwrap_or_default();
@@ -197,9 +194,9 @@ fn resolve<'a>(source: Source<'_>, default: Option<&'a str>, env: &'a Environmen
 /// Reads a credential of the service manager without the line break at its end.
 fn resolve_credential<'a>(name: &str, default: Option<&'a str>, env: &Environment) -> Result<Cow<'a, str>, ValueError> {
     let default_or_problem = |problem: String, remedy: &str| {
-        default.map(Cow::Borrowed).ok_or((format!("there is no credential {name}: {problem}"), remedy.to_owned()))
+        default.map(Cow::Borrowed).ok_or(invalid(format!("there is no credential {name}: {problem}"), remedy))
     };
-    let unusable = |problem: &str| (format!("the credential {name} {problem}"), "Correct its source.".to_owned());
+    let unusable = |problem: &str| invalid(format!("the credential {name} {problem}"), "Correct its source.");
     let Some(folder) = env.credentials_directory() else {
         let remedy = format!("Let systemd start the gateway with LoadCredential={name}:FILE.");
         return default_or_problem("CREDENTIALS_DIRECTORY is not set to an absolute path".to_owned(), &remedy);
@@ -227,7 +224,7 @@ fn resolve_credential<'a>(name: &str, default: Option<&'a str>, env: &Environmen
 
 fn resolve_variable<'a>(name: &str, default: Option<&'a str>, env: &'a Environment) -> Result<&'a str, ValueError> {
     let not_unicode =
-        || (format!("the environment variable {name} is not Unicode"), "Set it again, or unset it.".to_owned());
+        || invalid(format!("the environment variable {name} is not Unicode"), "Set it again, or unset it.");
     let set = env.var_or_empty(name).map_err(|_| not_unicode())?;
     match (set, default) {
         (None | Some(""), Some(default)) => Ok(default),
@@ -235,7 +232,7 @@ fn resolve_variable<'a>(name: &str, default: Option<&'a str>, env: &'a Environme
             env.record_use(name, value);
             Ok(value)
         }
-        (None, None) => Err((
+        (None, None) => Err(invalid(
             format!("the environment variable {name} is not set"),
             format!("Set it where the gateway is started, or give a default: ${{{name}:-…}}."),
         )),
@@ -278,7 +275,7 @@ mod tests {
             ("${credential:}", &env, "`` is not the name of a credential"),
             ("${credential:bare}", &other, "CREDENTIALS_DIRECTORY is not set"),
         ] {
-            let (message, remedy) = expand(text, env).unwrap_err();
+            let ValueError { message, remedy } = expand(text, env).unwrap_err();
             assert!(message.contains(part), "{text}: {message}");
             assert!(!remedy.is_empty());
         }
@@ -321,7 +318,7 @@ mod tests {
             ("${input:key}", "`input:key` is not the name of a variable"),
             ("${1A}", "`1A` is not the name of a variable"),
         ] {
-            let (message, remedy) = expand(text, &env()).unwrap_err();
+            let ValueError { message, remedy } = expand(text, &env()).unwrap_err();
             assert!(message.contains(part), "{text}: {message}");
             assert!(!remedy.is_empty());
         }

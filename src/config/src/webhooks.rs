@@ -6,18 +6,19 @@
 use std::time::Duration;
 
 use globset::Glob;
+use serde_json::Value;
 use url::Url;
 
 use super::{
-    error::quoted,
+    error::{ValueError, invalid, quoted},
     loopback::is_loopback,
     reader::fields::Fields,
     reader::{NamedMap, Reader, check_plain_name},
     servers::listing,
     tree::Node,
-    values::{ValueError, boolean, describe, duration, read_text, variant},
+    values::{boolean, describe, duration, read_text, variant},
     variables,
-    yaml::{yaml_node, yaml_secret, yaml_text},
+    yaml::{yaml_secret, yaml_text, yaml_value},
 };
 use countersign_domain::{
     changes::ChangeState,
@@ -156,7 +157,7 @@ fn read_webhook(name: &str, f: &mut Fields<'_>) -> Option<WebhookConfig> {
         }
         let remedy =
             format!("Types are {}; * stands for any characters.", event_types().collect::<Vec<_>>().join(", "));
-        Err((format!("{} matches no type of events", quoted(&pattern)), remedy))
+        Err(invalid(format!("{} matches no type of events", quoted(&pattern)), remedy))
     });
     if events.is_empty() {
         events.push("change.*".to_owned());
@@ -165,11 +166,11 @@ fn read_webhook(name: &str, f: &mut Fields<'_>) -> Option<WebhookConfig> {
         let state = if let Node::Text(text) = node { ChangeState::parse(text) } else { None };
         let states = ChangeState::VARIANTS.iter().map(|state| state.as_str()).collect::<Vec<_>>().join(", ");
         state.ok_or_else(|| {
-            (format!("{} is not a state of a change", describe(node)), format!("Write one of: {states}."))
+            invalid(format!("{} is not a state of a change", describe(node)), format!("Write one of: {states}."))
         })
     });
     let template = f.parse("template", |node| {
-        MessageTemplate::new(&read_text(node)?, format).map_err(|error| (error.to_string(), error.remedy()))
+        MessageTemplate::new(&read_text(node)?, format).map_err(|error| invalid(error.to_string(), error.remedy()))
     });
     let webhook = WebhookConfig {
         name: name.to_owned(),
@@ -188,12 +189,12 @@ fn read_webhook(name: &str, f: &mut Fields<'_>) -> Option<WebhookConfig> {
     (!f.has_problems()).then_some(webhook)
 }
 
-fn parse_glob(node: &Node, purpose: &str) -> Result<String, (String, String)> {
+fn parse_glob(node: &Node, purpose: &str) -> Result<String, ValueError> {
     match node {
         Node::Text(text) if !text.is_empty() && Glob::new(text).is_ok() => Ok(text.clone()),
-        other => Err((
+        other => Err(invalid(
             format!("{} is not a pattern {purpose}", describe(other)),
-            "Write a name, or a part of it with * for any characters.".to_owned(),
+            "Write a name, or a part of it with * for any characters.",
         )),
     }
 }
@@ -226,7 +227,7 @@ fn read_signing_key(f: &mut Fields<'_>, name: &str) -> Option<SigningKey> {
     let text = f.expanded_text(name)?;
     // The error must not quote the value.
     let message = "this is not a Standard Webhooks secret: whsec_ and the base64 of 24 to 64 bytes";
-    let key = SigningKey::parse(text.value.trim()).ok_or_else(|| (message.to_owned(), SECRET_REMEDY.to_owned()));
+    let key = SigningKey::parse(text.value.trim()).ok_or_else(|| invalid(message, SECRET_REMEDY));
     f.accept(name, key)
 }
 
@@ -240,7 +241,7 @@ fn read_url(f: &mut Fields<'_>, allow_http: bool) -> Option<WebhookUrl> {
 }
 
 fn parse_url(text: &str, allow_http: bool) -> Result<WebhookUrl, ValueError> {
-    let error = |message: &str, remedy: &str| Err((message.to_owned(), remedy.to_owned()));
+    let error = |message: &str, remedy: &str| Err(invalid(message, remedy));
     let Ok(url) = Url::parse(text) else { return error("not a URL", "Write https://host/path.") };
     if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none_or(str::is_empty) {
         return error("this is not an http or https URL", "Write https://host/path.");
@@ -256,15 +257,15 @@ fn parse_url(text: &str, allow_http: bool) -> Result<WebhookUrl, ValueError> {
     Ok(WebhookUrl(url))
 }
 
-fn format_value(key: &str, node: &Node) -> String {
-    match (key, node) {
-        ("secret" | "previous_secret", Node::Text(text)) => yaml_secret(text),
+fn format_value(key: &str, value: &Value) -> String {
+    match (key, value) {
+        ("secret" | "previous_secret", Value::String(text)) => yaml_secret(text),
         // The URL may contain variables, which stay unexpanded.
-        ("url", Node::Text(text)) if !variables::is_safe_to_show(text) => match Url::parse(text) {
+        ("url", Value::String(text)) if !variables::is_safe_to_show(text) => match Url::parse(text) {
             Ok(url) => yaml_text(&WebhookUrl(url).redacted()),
             Err(_) => yaml_secret(text),
         },
-        (_, node) => yaml_node(node, &yaml_text),
+        _ => yaml_value(value, &yaml_text),
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::{tree::Node, variables};
+use serde_json::Value;
+
+use super::variables;
 use countersign_domain::changes::visible::chars_with_hidden;
 
 /// Formats a text as a YAML scalar: plain if that is safe, otherwise in double quotes as JSON, with hidden characters escaped.
@@ -15,7 +17,7 @@ pub(super) fn yaml_text(text: &str) -> String {
     if plain {
         return text.to_owned();
     }
-    let json = serde_json::Value::from(text).to_string();
+    let json = Value::from(text).to_string();
     let mut out = String::with_capacity(json.len());
     for (c, is_hidden) in chars_with_hidden(&json) {
         if is_hidden {
@@ -48,17 +50,15 @@ pub(super) fn yaml_map<'a>(entries: impl IntoIterator<Item = (&'a str, String)>)
 }
 
 /// Formats a value on one line, and its texts with `format_text`.
-pub(super) fn yaml_node(node: &Node, format_text: &dyn Fn(&str) -> String) -> String {
-    match node {
-        Node::Null => "null".to_owned(),
-        Node::Bool(value) => value.to_string(),
-        Node::Int(number) => number.to_string(),
+pub(super) fn yaml_value(value: &Value, format_text: &dyn Fn(&str) -> String) -> String {
+    match value {
         // A whole number keeps its point, so that it is read as the same type again.
-        Node::Float(number) => format!("{number:?}"),
-        Node::Text(text) => format_text(text),
-        Node::List(items) => yaml_items(items.iter().map(|item| yaml_node(&item.node, format_text))),
-        Node::Map(entries) => {
-            yaml_map(entries.iter().map(|entry| (entry.key.as_str(), yaml_node(&entry.value.node, format_text))))
+        Value::Number(number) if number.is_f64() => format!("{:?}", number.as_f64().unwrap_or_default()),
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),
+        Value::String(text) => format_text(text),
+        Value::Array(items) => yaml_items(items.iter().map(|item| yaml_value(item, format_text))),
+        Value::Object(entries) => {
+            yaml_map(entries.iter().map(|(key, value)| (key.as_str(), yaml_value(value, format_text))))
         }
     }
 }
@@ -66,8 +66,9 @@ pub(super) fn yaml_node(node: &Node, format_text: &dyn Fn(&str) -> String) -> St
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::{self, KeyValue};
+    use crate::tree;
     use countersign_domain::changes::visible::{HIDDEN_RANGES, has_hidden};
+    use serde_json::json;
 
     #[test]
     fn every_text_is_visible_and_read_back() {
@@ -78,18 +79,18 @@ mod tests {
         for text in texts.chain(["1\u{fe0f}\u{20e3}", "\u{1f469}\u{200d}\u{1f4bb}", "true", "~"].map(str::to_owned)) {
             let entry = yaml_map([(text.as_str(), "1".to_owned())]);
             let yaml = yaml_items([yaml_text(&text), entry].into_iter());
-            let expected = [Node::Text(text.clone()), Node::Map(vec![KeyValue::new(&text, Node::Int(1))])];
-            let expected = Node::List(expected.map(Node::without_location).to_vec());
-            assert!(tree::parse(&yaml).unwrap().node.has_same_value(&expected), "{yaml}");
+            assert_eq!(tree::parse(&yaml).unwrap().node.to_json(), json!([text, { text.clone(): 1 }]), "{yaml}");
             assert!(!has_hidden(&yaml), "{yaml}");
         }
     }
 
     #[test]
     fn number_keeps_its_type() {
-        for number in [0.5, 3.0, -0.0, 1e300, 1e-7].map(Node::Float).into_iter().chain([Node::Int(3)]) {
-            let yaml = yaml_node(&number, &yaml_text);
-            assert!(tree::parse(&yaml).unwrap().node.has_same_value(&number), "{yaml}");
+        for number in [0.5, 3.0, -0.0, 1e300, 1e-7].map(Value::from).into_iter().chain([json!(3)]) {
+            let yaml = yaml_value(&number, &yaml_text);
+            assert_eq!(tree::parse(&yaml).unwrap().node.to_json().to_string(), number.to_string());
         }
+        let shown = [1e16, 0.000_05, 0.5].map(|number| yaml_value(&number.into(), &yaml_text));
+        assert_eq!(shown, ["1e16", "5e-5", "0.5"]);
     }
 }

@@ -1,4 +1,4 @@
-//! Counts with singular and plural.
+//! Counts with singular and plural, and texts of limited length.
 
 use std::fmt::Display;
 
@@ -13,9 +13,27 @@ pub fn irregular_plural<N: Display + From<u8> + PartialEq>(n: N, singular: &str,
     format!("{n} {word}")
 }
 
+/// Returns the beginning of a text, with at most this number of characters.
+pub fn truncate(text: &str, max_chars: usize) -> &str {
+    text.char_indices().nth(max_chars).and_then(|(end, _)| text.get(..end)).unwrap_or(text)
+}
+
+/// Cuts a text after this number of characters, and marks the cut.
+pub fn shorten(text: &str, max_chars: usize) -> String {
+    let beginning = truncate(text, max_chars);
+    let mark = if beginning.len() < text.len() { "…" } else { "" };
+    format!("{beginning}{mark}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_text_is_cut_between_characters() {
+        assert_eq!(["ab", "äbc", ""].map(|text| truncate(text, 2)), ["ab", "äb", ""]);
+        assert_eq!(["ab", "äbc", ""].map(|text| shorten(text, 2)), ["ab", "äb…", ""]);
+    }
 
     #[test]
     fn plural_counts_one_and_many() {

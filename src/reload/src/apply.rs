@@ -40,73 +40,81 @@ pub trait Reconfigurable: Send + Sync + 'static {
     async fn unapplied_decisions(&self, digest: &str) -> Result<Vec<bool>, String>;
 }
 
-/// Applies all differences between two configurations. If a step fails, undoes the earlier ones; an undo that fails is
-/// logged.
-pub(crate) async fn put_in_force(gateway: &dyn Reconfigurable, before: &Config, now: &Config) -> Result<(), String> {
-    let mut applied = before.clone();
-    let result = apply_changes(gateway, &mut applied, now).await;
-    if result.is_err() {
-        undo_changes(gateway, &applied, before).await;
-    }
-    result
+/// The parts of a configuration that can change at run time, in the order in which they are applied. The policy comes first, so
+/// that it covers new servers. Parts that can be restored without a trace precede the webhooks, because a removed webhook loses its
+/// position.
+const PARTS: [Part; 6] =
+    [Part::Routing, Part::TokenIssuers, Part::IdentityProvider, Part::Servers, Part::LogFilter, Part::Webhooks];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Routing,
+    TokenIssuers,
+    IdentityProvider,
+    Servers,
+    LogFilter,
+    Webhooks,
 }
 
-/// Applies the differences step by step until one fails, and notes in `applied` what must be undone then.
-async fn apply_changes(gateway: &dyn Reconfigurable, applied: &mut Config, now: &Config) -> Result<(), String> {
-    // The policy comes first, so that it covers new servers.
-    if applied.policy != now.policy || applied.routes != now.routes {
-        gateway.apply_routing(&now.policy, &now.routes).await?;
-        (applied.policy, applied.routes) = (now.policy.clone(), now.routes.clone());
+impl Part {
+    fn differs(self, one: &Config, two: &Config) -> bool {
+        match self {
+            Self::Routing => one.policy != two.policy || one.routes != two.routes,
+            Self::TokenIssuers => one.auth.tokens != two.auth.tokens,
+            Self::IdentityProvider => one.auth.oidc != two.auth.oidc,
+            Self::Servers => one.upstreams != two.upstreams,
+            Self::LogFilter => one.log.filter != two.log.filter,
+            Self::Webhooks => one.webhooks != two.webhooks,
+        }
     }
-    if applied.auth.tokens != now.auth.tokens {
-        gateway.apply_issuers(&now.auth.tokens);
-        applied.auth.tokens.clone_from(&now.auth.tokens);
+
+    /// Returns the key that logs name.
+    const fn key(self) -> &'static str {
+        match self {
+            Self::Routing => "policy",
+            Self::TokenIssuers => "auth.tokens",
+            Self::IdentityProvider => "auth.oidc",
+            Self::Servers => "mcpServers",
+            Self::LogFilter => "log.filter",
+            Self::Webhooks => "webhooks",
+        }
     }
-    if applied.auth.oidc != now.auth.oidc {
-        gateway.apply_identity_provider(now.auth.oidc.as_ref());
-        applied.auth.oidc.clone_from(&now.auth.oidc);
+
+    /// Returns `true` if a failed call may have replaced the part.
+    const fn may_change_on_failure(self) -> bool {
+        matches!(self, Self::Servers | Self::Webhooks)
     }
-    if applied.upstreams != now.upstreams {
-        // The servers are replaced even if the call fails.
-        applied.upstreams.clone_from(&now.upstreams);
-        gateway.apply_servers(&now.upstreams, true).await?;
+
+    async fn apply(self, gateway: &dyn Reconfigurable, config: &Config, strict: bool) -> Result<(), String> {
+        match self {
+            Self::Routing => gateway.apply_routing(&config.policy, &config.routes).await?,
+            Self::TokenIssuers => gateway.apply_issuers(&config.auth.tokens),
+            Self::IdentityProvider => gateway.apply_identity_provider(config.auth.oidc.as_ref()),
+            Self::Servers => gateway.apply_servers(&config.upstreams, strict).await?,
+            Self::LogFilter => gateway.apply_log_filter(&config.log.filter)?,
+            Self::Webhooks => gateway.apply_webhooks(&config.webhooks).await?,
+        }
+        Ok(())
     }
-    if applied.log.filter != now.log.filter {
-        gateway.apply_log_filter(&now.log.filter)?;
-        applied.log.filter.clone_from(&now.log.filter);
-    }
-    // Steps that can be undone without a trace precede those that cannot: a removed webhook loses its position.
-    if applied.webhooks != now.webhooks {
-        // The webhooks are replaced even if the call fails.
-        applied.webhooks.clone_from(&now.webhooks);
-        gateway.apply_webhooks(&now.webhooks).await?;
+}
+
+/// Applies all differences between two configurations. If one cannot be applied, restores the earlier ones in reverse order; a
+/// part that cannot be restored is logged.
+pub(crate) async fn put_in_force(gateway: &dyn Reconfigurable, before: &Config, now: &Config) -> Result<(), String> {
+    let mut applied = Vec::new();
+    for part in PARTS.into_iter().filter(|part| part.differs(before, now)) {
+        let result = part.apply(gateway, now, true).await;
+        if result.is_ok() || part.may_change_on_failure() {
+            applied.push(part);
+        }
+        if result.is_err() {
+            for part in applied.into_iter().rev() {
+                if let Err(error) = part.apply(gateway, before, false).await {
+                    tracing::error!(part = part.key(), error, "the old configuration could not be restored");
+                }
+            }
+            return result;
+        }
     }
     Ok(())
-}
-
-/// Undoes the steps in reverse order, all of them even if one fails.
-async fn undo_changes(gateway: &dyn Reconfigurable, applied: &Config, before: &Config) {
-    let log_failure = |part, result: Result<(), String>| {
-        if let Err(error) = result {
-            tracing::error!(part, error, "the old configuration could not be restored");
-        }
-    };
-    if applied.webhooks != before.webhooks {
-        log_failure("webhooks", gateway.apply_webhooks(&before.webhooks).await);
-    }
-    if applied.log.filter != before.log.filter {
-        log_failure("log.filter", gateway.apply_log_filter(&before.log.filter));
-    }
-    if applied.upstreams != before.upstreams {
-        log_failure("mcpServers", gateway.apply_servers(&before.upstreams, false).await);
-    }
-    if applied.auth.oidc != before.auth.oidc {
-        gateway.apply_identity_provider(before.auth.oidc.as_ref());
-    }
-    if applied.auth.tokens != before.auth.tokens {
-        gateway.apply_issuers(&before.auth.tokens);
-    }
-    if applied.policy != before.policy || applied.routes != before.routes {
-        log_failure("policy", gateway.apply_routing(&before.policy, &before.routes).await);
-    }
 }

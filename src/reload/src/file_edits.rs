@@ -93,12 +93,8 @@ impl ServerChanges {
 
     /// Returns the lines that another person consents to: everything that would be executed, without what looks like a secret.
     pub fn to_consent_yaml(&self) -> String {
-        join_lines(self.unmasked.iter().map(|change| match change {
-            ServerChange::Add { name, settings } | ServerChange::Replace { name, settings } => {
-                to_yaml(name, &mask_likely_secrets(settings))
-            }
-            ServerChange::Remove { .. } => String::new(),
-        }))
+        let changes = self.unmasked.iter().filter_map(|change| Some((change.name(), change.settings()?)));
+        join_lines(changes.map(|(name, settings)| to_yaml(name, &mask_likely_secrets(settings))))
     }
 }
 
@@ -357,7 +353,7 @@ impl Reloader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use countersign_config::tree::{KeyValue, Node};
+    use countersign_config::edit::Settings;
 
     #[test]
     fn lines_of_an_edit_are_those_of_its_section() {
@@ -367,7 +363,7 @@ mod tests {
         let env = Environment::new(dir.path(), &[]);
         let secret = format!("{}=", "A".repeat(43));
         let mut changes = ServerChanges::default();
-        let settings = vec![KeyValue::new("command", Node::Text("y".to_owned()))];
+        let settings = Settings::from_iter([("command".to_owned(), "y".into())]);
         changes.push(ServerChange::Add { name: "b".to_owned(), settings });
         // Without servers, the new section follows the last line, which has no line break.
         for servers in ["mcpServers:\n  a: { command: x }\n", ""] {
@@ -389,8 +385,8 @@ mod tests {
         let env = Environment::new(dir.path(), &[]);
         let prepare = |argument: &str| {
             let mut changes = ServerChanges::default();
-            let args = Node::List(vec![Node::Text(argument.to_owned()).without_location()]);
-            let settings = vec![KeyValue::new("command", Node::Text("y".to_owned())), KeyValue::new("args", args)];
+            let settings =
+                Settings::from_iter([("command".to_owned(), "y".into()), ("args".to_owned(), json!([argument]))]);
             changes.push(ServerChange::Add { name: "b".to_owned(), settings });
             prepare_edit(&ConfigFile::read(&path).unwrap(), &changes, &flags, &env)
         };

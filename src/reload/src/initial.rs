@@ -9,56 +9,42 @@ use std::{path::Path, sync::Arc};
 use jiff::Timestamp;
 
 use super::{
+    State,
     diff::compare,
     digest::digest,
     pending::{HeldChanges, Loosening, PendingPolicy},
-    settings_view::SettingsView,
     snapshot,
     snapshot::PreviousConfig,
 };
-use countersign_config::{Config, LoadedConfig, UpstreamConfig};
+use countersign_config::{Config, LoadedConfig};
 use countersign_store::{PolicySnapshot, PolicySnapshots};
 
 /// The configuration at the start, with its pending changes.
 pub struct InitialConfig {
     pub(super) loaded: LoadedConfig,
     pub(super) salt: [u8; 16],
-    pub(super) settings_view: SettingsView,
-    pub(super) pending: Option<HeldChanges>,
-    /// The digest of the file, if a reviewer has refused it.
-    pub(super) refused: Option<String>,
-    /// Servers that are not started: their new target waits for consent, and of the old one only the hash is known.
-    pub(super) suspended: Vec<UpstreamConfig>,
+    pub(super) state: State,
     /// Changes that loosen policy and that the operator has accepted.
     pub(super) accepted_by_operator: Vec<Loosening>,
     /// The reason why the earlier policy, or a part of it, is not known.
     pub(super) unreadable_reason: Option<String>,
-    /// The policy that the store has saved for this gateway.
-    pub(super) saved: Option<PolicySnapshot>,
 }
 
 impl InitialConfig {
     /// Builds the initial configuration for an empty store. Digests are salted with a secret of the store's gateways.
     pub fn for_empty_store(loaded: LoadedConfig, salt: [u8; 16]) -> Self {
-        Self {
-            settings_view: SettingsView::new(&loaded.settings),
-            loaded,
-            salt,
-            pending: None,
-            refused: None,
-            suspended: Vec::new(),
-            accepted_by_operator: Vec::new(),
-            unreadable_reason: None,
-            saved: None,
-        }
+        let state = State::new(&loaded);
+        Self { loaded, salt, state, accepted_by_operator: Vec::new(), unreadable_reason: None }
     }
 
     /// Compares the file with the policy in the store. With `accept`, the operator accepts the file as it is.
     pub fn new(loaded: LoadedConfig, salt: [u8; 16], snapshots: PolicySnapshots, accept: bool) -> Self {
         // A policy without an entry in the audit trail counts as not saved, so it is saved again with its entry.
         let saved = snapshots.own.clone().filter(|_| snapshots.has_audit_entry);
-        let mut initial = Self { saved, ..Self::for_empty_store(loaded, salt) };
-        let digest = digest(&initial.loaded.config, &salt);
+        let mut initial = Self::for_empty_store(loaded, salt);
+        let (configured, state) = (&initial.loaded.config, &mut initial.state);
+        state.saved = saved;
+        let digest = digest(configured, &salt);
         let PolicySnapshots { own, newest, .. } = snapshots;
         let has_digest =
             |policy: &Option<PolicySnapshot>| policy.as_ref().is_some_and(|policy| policy.digest == digest);
@@ -68,10 +54,9 @@ impl InitialConfig {
         }
         let refused = [&own, &newest].into_iter().flatten().any(|policy| policy.refused.as_ref() == Some(&digest));
         let Some(last) = own.or(newest) else { return initial };
-        let configured = initial.loaded.config.clone();
         let PreviousConfig { config: previous, settings, unreadable_reason } = match snapshot::parse_previous(
             &last.body,
-            &configured,
+            configured,
             Some(&salt),
         ) {
             Ok(previous) => previous,
@@ -89,7 +74,7 @@ impl InitialConfig {
             );
         }
         initial.unreadable_reason = unreadable_reason;
-        let (diff, mut effective) = compare(&previous, &configured);
+        let (diff, mut effective) = compare(&previous, configured);
         if diff.policy_loosened.is_empty() {
             return initial;
         }
@@ -97,8 +82,8 @@ impl InitialConfig {
             initial.accepted_by_operator = diff.policy_loosened;
             return initial;
         }
-        initial.suspended = snapshot::take_servers_with_unknown_target(&mut effective);
-        initial.settings_view.record_previous(&settings, &diff.policy_loosened);
+        state.suspended = snapshot::take_servers_with_unknown_target(&mut effective);
+        state.settings_view.record_previous(&settings, &diff.policy_loosened);
         for Loosening { key, from, to } in &diff.policy_loosened {
             tracing::warn!(
                 key,
@@ -109,30 +94,30 @@ impl InitialConfig {
             );
         }
         if refused {
-            initial.settings_view.record_refusal(diff.policy_loosened);
-            initial.refused = Some(digest);
+            state.settings_view.record_refusal(diff.policy_loosened);
+            state.refused = Some(digest);
         } else {
             tracing::warn!(
                 "a reviewer has to decide on these changes: `countersign config pending`, then `countersign config consent`"
             );
-            let mut content = initial.settings_view.value_diffs(
+            let mut content = state.settings_view.value_diffs(
                 &diff.policy_loosened,
-                (&effective, &configured),
+                (&effective, configured),
                 &initial.loaded.settings,
             );
             // The text of the earlier servers is not known, so their pending changes are listed without a diff.
             content.retain(|value| value.key != "mcpServers");
             let since = Timestamp::now();
             let policy = PendingPolicy { digest, since, loosenings: diff.policy_loosened, content };
-            initial.pending = Some(HeldChanges { policy, config: Arc::new(configured) });
+            state.pending = Some(HeldChanges { policy, config: Arc::clone(&state.in_force) });
         }
-        initial.loaded.config = effective;
+        state.in_force = Arc::new(effective);
         initial
     }
 
     /// Returns the configuration in force.
-    pub fn config(&self) -> &Config {
-        &self.loaded.config
+    pub fn config(&self) -> Arc<Config> {
+        Arc::clone(&self.state.in_force)
     }
 }
 

@@ -55,7 +55,7 @@ use self::{
     settings_view::{ActiveSetting, SettingsView},
     status::{Problem, ReloadEffect, log_changes},
 };
-use countersign_config::{Config, Environment, Flags, LoadedConfig, UpstreamConfig, load, reader::Setting};
+use countersign_config::{Config, Environment, Flags, LoadedConfig, UpstreamConfig, load};
 use countersign_runtime::background;
 use countersign_store::PolicySnapshot;
 
@@ -105,9 +105,9 @@ pub struct Reloader {
     file: Option<PathBuf>,
     /// `true` once the file has been read. If the file disappears later, the old configuration stays in force.
     has_read_file: AtomicBool,
-    settings_at_start: Vec<Setting>,
     /// See [`InitialConfig`].
     accepted_by_operator: Vec<Loosening>,
+    /// See [`InitialConfig`].
     unreadable_reason: Option<String>,
     state: Mutex<State>,
     /// Serializes reloads and decisions.
@@ -125,18 +125,38 @@ struct State {
     needs_restart: Vec<String>,
     last: Option<ReloadOutcome>,
     settings_view: SettingsView,
-    /// See [`InitialConfig`].
+    /// The digest of the file, if a reviewer has refused it.
     refused: Option<String>,
+    /// Servers that do not run: their new target waits for consent, and of the old one only the hash is known.
     suspended: Vec<UpstreamConfig>,
+    /// The policy that the store has saved for this gateway.
     saved: Option<PolicySnapshot>,
     /// `true` if the policy in force could not be saved.
     is_unsaved: bool,
 }
 
 impl State {
-    fn active_settings(&self, settings_at_start: &[Setting]) -> Vec<ActiveSetting> {
+    /// Returns the state in which a configuration is in force as it is.
+    fn new(loaded: &LoadedConfig) -> Self {
+        Self {
+            in_force: Arc::new(loaded.config.clone()),
+            file_has_keys: loaded.file_has_keys,
+            generation: 0,
+            pending: None,
+            own_decisions: OwnDecisions::default(),
+            needs_restart: Vec::new(),
+            last: None,
+            settings_view: SettingsView::new(&loaded.settings),
+            refused: None,
+            suspended: Vec::new(),
+            saved: None,
+            is_unsaved: false,
+        }
+    }
+
+    fn active_settings(&self) -> Vec<ActiveSetting> {
         let pending = self.pending.as_ref().map(|held| &held.policy);
-        self.settings_view.active_settings(settings_at_start, &self.in_force, pending, &self.needs_restart)
+        self.settings_view.active_settings(&self.in_force, pending, &self.needs_restart)
     }
 }
 
@@ -148,21 +168,7 @@ impl Reloader {
         gateway: Box<dyn Reconfigurable>,
         publish: EventPublisher,
     ) -> Self {
-        let InitialConfig { loaded, salt, settings_view, pending, refused, suspended, saved, .. } = initial;
-        let state = State {
-            in_force: Arc::new(loaded.config),
-            file_has_keys: loaded.file_has_keys,
-            generation: 0,
-            pending,
-            own_decisions: OwnDecisions::default(),
-            needs_restart: Vec::new(),
-            last: None,
-            settings_view,
-            refused,
-            suspended,
-            saved,
-            is_unsaved: false,
-        };
+        let InitialConfig { loaded, salt, state, accepted_by_operator, unreadable_reason } = initial;
         Self {
             source,
             gateway,
@@ -170,9 +176,8 @@ impl Reloader {
             salt,
             has_read_file: AtomicBool::new(loaded.file.is_some()),
             file: loaded.lookup_path,
-            settings_at_start: loaded.settings,
-            accepted_by_operator: initial.accepted_by_operator,
-            unreadable_reason: initial.unreadable_reason,
+            accepted_by_operator,
+            unreadable_reason,
             state: Mutex::new(state),
             reload_lock: tokio::sync::Mutex::new(()),
         }
@@ -196,7 +201,7 @@ impl Reloader {
 
     /// Returns the settings in force, key by key, with their pending changes.
     pub fn settings(&self) -> Vec<ActiveSetting> {
-        self.state.lock().active_settings(&self.settings_at_start)
+        self.state.lock().active_settings()
     }
 
     /// Returns the status that `GET /api/reload` reports.
@@ -369,7 +374,7 @@ impl Reloader {
         let pending = (!loosened.is_empty() && !was_refused)
             .then(|| self.hold_for_consent(&effective, &loaded, digest, diff.policy_loosened));
         let has_changes = !changes.is_empty();
-        let needs_restart = diff::keys_that_need_restart(&self.settings_at_start, &before, &loaded);
+        let needs_restart = diff::keys_that_need_restart(self.state.lock().settings_view.at_start(), &before, &loaded);
         let changes = Diff { needs_restart, ..changes };
         let outcome = ReloadOutcome { changes, ..ReloadOutcome::new(cause, ReloadEffect::Applied) };
         let needs_restart = &outcome.changes.needs_restart;

@@ -48,7 +48,7 @@ impl Reloader {
         let snapshot = {
             let salt = &self.salt;
             let mut state = self.state.lock();
-            let settings = state.active_settings(&self.settings_at_start);
+            let settings = state.active_settings();
             let digest = digest::digest(&state.in_force, salt);
             let mut config = Config::clone(&state.in_force);
             config.upstreams.extend(state.suspended.iter().cloned());

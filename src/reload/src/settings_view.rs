@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::pending::{ConfigLineOp, Loosening, PendingPolicy, ValueDiff, diff_texts};
@@ -15,11 +15,11 @@ const MAX_LINES: usize = 400;
 const MAX_LINE_CHARS: usize = 400;
 
 /// A key with its value in force; for `mcpServers`, the value of the file.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = ConfigSetting)]
 pub struct ActiveSetting {
-    pub key: &'static str,
+    pub key: String,
     /// The value as YAML.
     pub value: String,
     /// The file, variable or flag that the value comes from.
@@ -32,9 +32,23 @@ pub struct ActiveSetting {
     pub needs_restart: bool,
 }
 
-/// The settings in force and those of the file, by key.
+/// The configuration in force.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = Config)]
+pub struct ActiveConfig {
+    /// The configuration file that is watched, if any.
+    #[schema(required)]
+    pub file: Option<String>,
+    pub settings: Vec<ActiveSetting>,
+    #[schema(required)]
+    pub waiting: Option<PendingPolicy>,
+}
+
+/// The settings in force and those of the file.
 #[derive(Clone, Debug, Default)]
 pub struct SettingsView {
+    /// The settings at the start, in the order of the defaults file. Keys that are read only at the start keep these values.
+    at_start: Vec<Setting>,
     /// A key with a pending change has the value from before the change.
     in_force: BTreeMap<&'static str, Setting>,
     /// The settings of the current file.
@@ -60,7 +74,12 @@ fn has_overlap(loosenings: &[Loosening], key: &str) -> bool {
 
 impl SettingsView {
     pub fn new(settings: &[Setting]) -> Self {
-        Self { in_force: index_by_key(settings), file: index_by_key(settings), refused: Vec::new() }
+        let by_key = index_by_key(settings);
+        Self { at_start: settings.to_vec(), in_force: by_key.clone(), file: by_key, refused: Vec::new() }
+    }
+
+    pub fn at_start(&self) -> &[Setting] {
+        &self.at_start
     }
 
     /// Records a file that is in force except for its pending changes.
@@ -93,10 +112,9 @@ impl SettingsView {
     }
 
     /// Returns all settings in the order of the defaults file. `needs_restart` contains the changed keys that are read only
-    /// at the start, which keep their values of `settings_at_start`.
+    /// at the start.
     pub fn active_settings(
         &self,
-        settings_at_start: &[Setting],
         config: &Config,
         pending: Option<&PendingPolicy>,
         needs_restart: &[String],
@@ -104,7 +122,7 @@ impl SettingsView {
         let matching = |all: &[Loosening], key: &str| {
             all.iter().filter(|loosening| overlaps_key(loosening, key)).cloned().collect::<Vec<_>>()
         };
-        let settings = settings_at_start.iter().map(|start| {
+        let settings = self.at_start.iter().map(|start| {
             let key = start.key;
             let waiting = pending.map(|pending| matching(&pending.loosenings, key)).unwrap_or_default();
             let refused = matching(&self.refused, key);
@@ -123,7 +141,14 @@ impl SettingsView {
                 "policy.groups" if is_held_back => show::groups(config),
                 _ => setting.value.clone(),
             };
-            ActiveSetting { key, value, source: setting.origin.to_string(), waiting, refused, needs_restart }
+            ActiveSetting {
+                key: key.to_owned(),
+                value,
+                source: setting.origin.to_string(),
+                waiting,
+                refused,
+                needs_restart,
+            }
         });
         settings.collect()
     }
@@ -250,7 +275,7 @@ mod tests {
             content,
         };
         let later = diff::keys_that_need_restart(&old.settings, &old.config, &new);
-        let all = shown.active_settings(&old.settings, &effective, Some(&waiting), &later);
+        let all = shown.active_settings(&effective, Some(&waiting), &later);
         let setting = |key: &str| all.iter().find(|setting| setting.key == key).unwrap();
         assert!(setting("policy.rules").value.contains("name: \"a\""), "{:?}", setting("policy.rules"));
         assert_eq!(setting("policy.rules").waiting.len(), 1);
@@ -259,7 +284,7 @@ mod tests {
         assert_ne!(setting("limits.max_batch").value, "9");
         assert!(setting("policy.default").waiting.is_empty());
         shown.accept_pending();
-        let all = shown.active_settings(&old.settings, &new.config, None, &later);
+        let all = shown.active_settings(&new.config, None, &later);
         let rules = all.iter().find(|setting| setting.key == "policy.rules").unwrap();
         assert!(!rules.value.contains("name: \"a\"") && rules.waiting.is_empty());
     }

@@ -123,7 +123,7 @@ pub(super) fn serialize_policy(
     file_has_keys: bool,
     salt: &[u8; 16],
 ) -> Result<String, SavePolicyError> {
-    let value = |setting: &ActiveSetting| match setting.key {
+    let value = |setting: &ActiveSetting| match setting.key.as_str() {
         // Rules are written with their effective terms, because the review that they inherit from may differ in the
         // file.
         "policy.rules" => show::rules(config),
@@ -131,7 +131,7 @@ pub(super) fn serialize_policy(
         _ => setting.value.clone(),
     };
     let policy = settings.iter().filter(|setting| setting.key.starts_with("policy."));
-    let policy = policy.map(|setting| (setting.key.to_owned(), value(setting))).collect();
+    let policy = policy.map(|setting| (setting.key.clone(), value(setting))).collect();
     let servers = config.upstreams.iter().map(|server| (server.name.clone(), snapshot_server(server, salt))).collect();
     let issuers = config.auth.tokens.iter().map(|issuer| (issuer.issuer.clone(), snapshot_issuer(issuer))).collect();
     let identity_provider = config.auth.oidc.as_ref().map(snapshot_identity_provider);
@@ -277,8 +277,8 @@ fn parse_previous_policy(
     mut values: BTreeMap<String, String>,
     now: &Config,
 ) -> (PolicyConfig, Vec<Setting>, Option<String>) {
-    let known_keys = list_keys();
-    let unknown_keys: Vec<String> = values.keys().filter(|key| !known_keys.contains(&key.as_str())).cloned().collect();
+    let is_known = |key: &str| list_keys().any(|known| known == key);
+    let unknown_keys: Vec<String> = values.keys().filter(|key| !is_known(key)).cloned().collect();
     values.retain(|key, _| !unknown_keys.contains(key));
     match policy_from_values(&values) {
         Ok((policy, settings)) => {

@@ -2,7 +2,6 @@
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::{
@@ -12,9 +11,9 @@ use super::{
     json_ok,
     rules::ChangeLink,
 };
-use countersign_config::{
-    edit::rules::{RuleEntry, rules_in},
-    tree::{Node, entries_from_json},
+use countersign_config::edit::{
+    Settings,
+    rules::{RuleEntry, rules_in},
 };
 use countersign_reload::{
     Reloader,
@@ -41,7 +40,7 @@ struct PolicyFile {
     state: FileState,
     /// The keys of each rule, in order, including disabled rules.
     #[schema(value_type = Vec<Object>)]
-    rules: Vec<Value>,
+    rules: Vec<Settings>,
 }
 
 /// Returns the rules of the configuration file, and whether they can be edited here.
@@ -54,7 +53,6 @@ pub async fn file(
 ) -> Result<HttpResponse, Problem> {
     let (state, read) = FileState::read(&caller.principal, &request, &reloader).await?;
     let rules = read.and_then(|file| rules_in(file.text()).ok()).unwrap_or_default();
-    let rules = rules.into_iter().map(|settings| Node::Map(settings).to_json()).collect();
     Ok(json_ok(&PolicyFile { state, rules }))
 }
 
@@ -67,7 +65,7 @@ struct SubmittedRule {
     kept_index: Option<usize>,
     replaces: Option<usize>,
     #[schema(value_type = Option<Object>)]
-    settings: Option<serde_json::Map<String, Value>>,
+    settings: Option<Settings>,
 }
 
 impl SubmittedRule {
@@ -75,7 +73,7 @@ impl SubmittedRule {
         match self {
             Self { kept_index: Some(index), replaces: None, settings: None } => Some(RuleEntry::Existing(index)),
             Self { kept_index: None, replaces, settings: Some(settings) } => {
-                Some(RuleEntry::New { replaces, settings: entries_from_json(&settings) })
+                Some(RuleEntry::New { replaces, settings })
             }
             _ => None,
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use actix_web::{HttpResponse, web};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::{
@@ -12,7 +12,7 @@ use super::{
     json_ok,
 };
 use countersign_protocol::ErrorKind;
-use countersign_reload::{ConsentError, PendingPolicy, ReloadStatus, Reloader, settings_view};
+use countersign_reload::{ConsentError, ReloadStatus, Reloader, settings_view::ActiveConfig};
 use countersign_runtime::background;
 
 /// Returns the last reload of the configuration, and the changes that wait.
@@ -34,18 +34,6 @@ fn visible_status(caller: &Caller, reloader: &Reloader) -> ReloadStatus {
         waiting.content.clear();
     }
     status
-}
-
-/// The configuration in force.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Config)]
-struct ActiveConfig {
-    /// The configuration file that is watched, if any.
-    #[schema(required)]
-    file: Option<String>,
-    settings: Vec<settings_view::ActiveSetting>,
-    #[schema(required)]
-    waiting: Option<PendingPolicy>,
 }
 
 /// Returns the configuration in force.

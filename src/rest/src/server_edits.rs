@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
@@ -19,14 +18,11 @@ use super::{
     server_settings::{has_same_target, is_disabled, is_enabled, settings_from_form, with_old_secrets},
     trial_list::ServerTrials,
 };
-use countersign_config::{
-    edit::{
-        self, ServerChange,
-        hidden::hide_secrets,
-        paste::{MAX_PASTE_BYTES, PastedServer, parse_servers},
-        references::{replace_secrets, unset_variables, variables_in},
-    },
-    tree::{KeyValue, Node},
+use countersign_config::edit::{
+    self, ServerChange, Settings,
+    hidden::hide_secrets,
+    paste::{MAX_PASTE_BYTES, parse_servers},
+    references::{disable_without_variables, replace_secrets, variables_in},
 };
 use countersign_domain::changes::visible::quoted;
 use countersign_reload::{
@@ -57,7 +53,7 @@ struct ConfiguredServer {
     name: String,
     /// Its keys, with placeholders for values that could be secret.
     #[schema(value_type = Object)]
-    settings: Value,
+    settings: Settings,
 }
 
 /// Returns the servers of the configuration file, and whether they can be edited here.
@@ -83,8 +79,7 @@ fn list_servers(text: &str, with_settings: bool) -> Vec<ConfiguredServer> {
     let names = edit::server_names(text).unwrap_or_default();
     let server = |name: String| {
         let settings = edit::find_server(text, &name).ok().filter(|_| with_settings).unwrap_or_default();
-        let settings = Node::Map(hide_secrets(&settings)).to_json();
-        ConfiguredServer { name, settings }
+        ConfiguredServer { name, settings: hide_secrets(&settings) }
     };
     names.into_iter().map(server).collect()
 }
@@ -115,7 +110,7 @@ pub struct EditServerRequest {
     version: String,
     /// The keys of the server, as in the file.
     #[schema(value_type = Object)]
-    settings: serde_json::Map<String, Value>,
+    settings: Settings,
     /// Only shows what would change.
     #[serde(default)]
     preview: bool,
@@ -167,7 +162,9 @@ pub async fn add(
             let (name, key, variable) = (&server.name, reference.key, reference.variable);
             server.notes.push(format!("the secret in {key} of {} is now ${{{variable}}}", quoted(name)));
         }
-        draft.disable_without_variables(&mut server, &BTreeSet::new());
+        let unset =
+            disable_without_variables(&mut server.settings, &draft.editor.reloader.source().env, &BTreeSet::new());
+        draft.unset_variables.extend(unset);
         file_variables.extend(variables_in(&edit::to_yaml(&server.name, &server.settings)));
         draft.notes.append(&mut server.notes);
         draft.changes.push(ServerChange::Add { name: server.name, settings: server.settings });
@@ -190,11 +187,10 @@ pub async fn replace(
     let editor = Editor::new(&principal, &request, &reloader)?;
     let mut draft = EditDraft::begin(editor, body.version, body.preview).await?;
     let old = edit::find_server(draft.file.text(), &name).map_err(|error| to_problem(error.into()))?;
-    let settings = settings_from_form(&name, &body.settings, draft.file.text());
-    let mut server = PastedServer { name, settings, notes: Vec::new() };
-    let old_variables = variables_in(&edit::to_yaml(&server.name, &old));
-    draft.disable_without_variables(&mut server, &old_variables);
-    let PastedServer { name, settings: masked_settings, .. } = server;
+    let mut masked_settings = settings_from_form(&name, body.settings, draft.file.text());
+    let old_variables = variables_in(&edit::to_yaml(&name, &old));
+    let unset = disable_without_variables(&mut masked_settings, &reloader.source().env, &old_variables);
+    draft.unset_variables.extend(unset);
     let settings = with_old_secrets(&masked_settings, &old)?;
     draft.changes.unmasked.push(ServerChange::Replace { name: name.clone(), settings });
     draft.changes.masked.push(ServerChange::Replace { name, settings: masked_settings });
@@ -259,30 +255,15 @@ impl<'a> EditDraft<'a> {
         })
     }
 
-    /// Disables a server if the gateway lacks a variable that it needs, because the file would not be valid otherwise. Variables in
-    /// `unchecked_variables` are not checked.
-    fn disable_without_variables(&mut self, server: &mut PastedServer, unchecked_variables: &BTreeSet<String>) {
-        let env = &self.editor.reloader.source().env;
-        let unset = unset_variables(&server.settings, env, unchecked_variables);
-        if !unset.is_empty() {
-            edit::set_key(&mut server.settings, "disabled", Node::Bool(true));
-        }
-        self.unset_variables.extend(unset);
-    }
-
     /// Returns `true` if a change brings in a command or an address that no enabled server of the same name has.
     fn has_new_target(&self) -> bool {
         let (file, ConfigSource { flags, env }) = (&self.file, self.editor.reloader.source());
         let prepare =
-            |name: &str, settings: &[KeyValue]| edit::server_for_trial(file.path(), name, settings, flags, env).ok();
+            |name: &str, settings: &Settings| edit::server_for_trial(file.path(), name, settings, flags, env).ok();
         self.changes.unmasked.iter().any(|change| {
-            let (ServerChange::Add { name, settings } | ServerChange::Replace { name, settings }) = change else {
-                return false;
-            };
-            if is_disabled(settings) {
-                return false;
-            }
-            let old = edit::find_server(file.text(), name).ok().filter(|old| is_enabled(old));
+            let name = change.name();
+            let Some(settings) = change.settings().filter(|settings| !is_disabled(settings)) else { return false };
+            let old = edit::find_server(file.text(), name).ok().filter(is_enabled);
             let old = old.and_then(|old| prepare(name, &old));
             !prepare(name, settings).zip(old).is_some_and(|(new, old)| has_same_target(&new.config, &old.config))
         })

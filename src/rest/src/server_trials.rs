@@ -8,7 +8,6 @@ use std::{sync::Arc, time::Duration};
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::{
@@ -19,14 +18,11 @@ use super::{
     server_settings::{has_same_target, is_enabled, settings_from_form, with_old_secrets},
     trial_list::{ServerTrials, Trial, TrialPurpose, TrialState, TrialWork, check_consent_size},
 };
-use countersign_config::{
-    edit::{
-        self,
-        hidden::hide_secrets,
-        paste::{MAX_PASTE_BYTES, parse_servers},
-        references::{mask_likely_secrets, replace_secrets, variables_in},
-    },
-    tree::KeyValue,
+use countersign_config::edit::{
+    self, Settings,
+    hidden::hide_secrets,
+    paste::{MAX_PASTE_BYTES, parse_servers},
+    references::{mask_likely_secrets, replace_secrets, variables_in},
 };
 use countersign_domain::{changes::person::Person, principal::Principal};
 use countersign_protocol::ErrorKind;
@@ -47,7 +43,7 @@ pub struct TrialRequest {
     name: String,
     /// The keys of the server, as in the file.
     #[schema(value_type = Option<Object>)]
-    settings: Option<serde_json::Map<String, Value>>,
+    settings: Option<Settings>,
     /// A text with one server, as for `POST /api/servers`.
     text: Option<String>,
 }
@@ -81,8 +77,8 @@ pub async fn start(
     let old = edit::find_server(file.text(), &body.name);
     let settings = match (body.settings, body.text) {
         (Some(settings), None) => {
-            let settings = settings_from_form(&body.name, &settings, file.text());
-            with_old_secrets(&settings, old.as_deref().unwrap_or_default())?
+            let settings = settings_from_form(&body.name, settings, file.text());
+            with_old_secrets(&settings, old.as_ref().unwrap_or(&Settings::new()))?
         }
         (None, Some(text)) => {
             let mut servers = parse_servers(&text, Some(&body.name)).map_err(Problem::invalid)?;
@@ -103,7 +99,7 @@ pub async fn start(
     };
     let source = reloader.source();
     let prepare =
-        |settings: &[KeyValue]| edit::server_for_trial(file.path(), &body.name, settings, &source.flags, &source.env);
+        |settings: &Settings| edit::server_for_trial(file.path(), &body.name, settings, &source.flags, &source.env);
     let server = prepare(&settings).map_err(Problem::invalid)?;
     // Nobody has consented to a server that was saved as disabled.
     let is_configured = old.is_ok_and(|old| {

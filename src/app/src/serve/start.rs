@@ -74,7 +74,7 @@ pub async fn start(
     // Read before the policies, so that each decision at another node is either part of them or applied later.
     let last_read_entry = Arc::new(AtomicU64::new(store.heads().await?.audit.seq));
     let initial = InitialConfig::new(loaded, sealers.consent_salt, store.policies().await?, options.accept_policy);
-    let config = Arc::new(initial.config().clone());
+    let config = initial.config();
     let (shutdown, users) = (CancellationToken::new(), Users::default());
 
     let routes = Arc::new(PublishedTable::from_pointee(RouteTable::default()));

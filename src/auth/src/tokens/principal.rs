@@ -10,6 +10,7 @@ use countersign_config::TokenIssuer;
 use countersign_domain::{
     changes::visible::escape_hidden,
     principal::{Claims, Principal, Role, Scope, subject_client_name, subject_name},
+    text::shorten,
 };
 
 /// The maximum length of a subject (OpenID Connect Core 1.0, section 2) and of a client id. Both are part of the
@@ -105,10 +106,7 @@ pub(super) fn display_name(claims: &TokenClaims, client: Option<&str>, issuer: &
         ["name", "preferred_username", "email"].into_iter().flat_map(|name| claims.strings(name)).chain(client);
     let name = names.find(|name| !name.trim().is_empty())?;
     let name: String = name.trim().chars().take(MAX_DISPLAY_CHARS).collect();
-    let subject = match subject.char_indices().nth(MAX_SHOWN_SUBJECT_CHARS) {
-        Some((end, _)) => format!("{}…", subject.get(..end).unwrap_or_default()),
-        None => subject.to_owned(),
-    };
+    let subject = shorten(subject, MAX_SHOWN_SUBJECT_CHARS);
     let host = issuer.split("://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or(issuer);
     Some(escape_hidden(&format!("{name} ({subject} at {host})")).replace(['\n', '\t'], " "))
 }

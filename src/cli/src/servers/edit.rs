@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, io, path::Path};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     args::{
@@ -17,14 +17,14 @@ use crate::{
 use countersign_config::{
     Environment, Flags,
     edit::{
-        EditError, PackageRunner, ServerChange, find_server,
+        EditError, PackageRunner, ServerChange, Settings, find_server,
         hidden::{hide_secrets, restore_secrets},
+        is_same_value,
         paste::{MAX_PASTE_BYTES, PastedServer, parse_servers},
-        references::{replace_secrets, unset_variables, variables_in},
+        references::{disable_without_variables, replace_secrets, variables_in},
         set_in_section, set_key, to_yaml,
     },
     load::{config_path, load_text},
-    tree::{KeyValue, Node},
 };
 use countersign_reload::{
     config_file::{ConfigFile, FileError},
@@ -54,23 +54,6 @@ impl Editor {
             loaded.register_secrets();
         }
         Ok(Self { file, flags, env, json: args.json })
-    }
-
-    /// Replaces secrets with references, and disables a server that refers to variables that are not set here. Variables in
-    /// `unchecked_variables` are not checked. Returns the variables to set.
-    fn secure(
-        &self,
-        server: &mut PastedServer,
-        file_variables: &BTreeSet<String>,
-        unchecked_variables: &BTreeSet<String>,
-        stays_enabled: bool,
-    ) -> Vec<String> {
-        replace_secrets(&server.name, &mut server.settings, file_variables);
-        let unset = unset_variables(&server.settings, &self.env, unchecked_variables);
-        if !unset.is_empty() && !stays_enabled {
-            set_key(&mut server.settings, "disabled", Node::Bool(true));
-        }
-        unset
     }
 
     /// Shows the changes, asks, and saves them.
@@ -135,7 +118,8 @@ impl Edit {
         let mut edit = Self::default();
         let mut file_variables = variables_in(editor.file.text());
         for mut server in servers {
-            let unset = editor.secure(&mut server, &file_variables, &BTreeSet::new(), false);
+            replace_secrets(&server.name, &mut server.settings, &file_variables);
+            let unset = disable_without_variables(&mut server.settings, &editor.env, &BTreeSet::new());
             file_variables.extend(variables_in(&to_yaml(&server.name, &server.settings)));
             edit.add_notes(&server, unset);
             edit.changes.push(ServerChange::Add { name: server.name, settings: server.settings });
@@ -178,29 +162,35 @@ pub(super) fn edit(args: &EditArgs, connect: &ConnectArgs, out: &mut Output) -> 
         server = read_bare_target(target, &args.name)?;
     } else if target.is_given() {
         let new = read_bare_target(target, &args.name)?;
-        server.settings.retain(|setting| !REPLACED_KEYS.contains(&setting.key.as_str()));
-        server.settings.splice(0..0, new.settings);
+        let mut kept = std::mem::replace(&mut server.settings, new.settings);
+        kept.retain(|key, _| !REPLACED_KEYS.contains(&key.as_str()));
+        server.settings.append(&mut kept);
     }
     add_values(&mut server.settings, target)?;
     for key in &args.remove_env {
         remove_below(&mut server.settings, "env", key);
     }
     if args.enable {
-        server.settings.retain(|setting| setting.key != "disabled");
+        server.settings.shift_remove("disabled");
     }
     if args.disable {
-        set_key(&mut server.settings, "disabled", Node::Bool(true));
+        set_key(&mut server.settings, "disabled", true);
     }
+    replace_secrets(&server.name, &mut server.settings, &variables_in(editor.file.text()));
     let old_variables = variables_in(&to_yaml(&args.name, &old));
-    let unset = editor.secure(&mut server, &variables_in(editor.file.text()), &old_variables, args.enable);
+    let unset = if args.enable {
+        Vec::new()
+    } else {
+        disable_without_variables(&mut server.settings, &editor.env, &old_variables)
+    };
     let masked_settings = server.settings.clone();
     restore_secrets(&mut server.settings, &old)
         .map_err(|key| Failure::new(Exit::Usage, format!("give the values of {} again", one_line(&key))))?;
-    if Node::Map(server.settings.clone()).has_same_value(&Node::Map(old)) {
+    if is_same_value(&server.settings.clone().into(), &old.into()) {
         return Err(Failure::new(Exit::Usage, "nothing to change; see `countersign servers edit --help`"));
     }
     let mut edit = Edit::default();
-    edit.add_notes(&server, if args.enable { Vec::new() } else { unset });
+    edit.add_notes(&server, unset);
     edit.changes.masked.push(ServerChange::Replace { name: server.name.clone(), settings: masked_settings });
     edit.changes.unmasked.push(ServerChange::Replace { name: server.name, settings: server.settings });
     let asks =
@@ -241,21 +231,19 @@ fn read_bare_target(target: &TargetArgs, name: &str) -> Result<PastedServer, Fai
             _ => Err(usage("the text has several servers, so give no name")),
         };
     }
-    let mut settings = Vec::new();
-    let words =
-        |words: &[String]| Node::List(words.iter().map(|word| Node::Text(word.clone()).without_location()).collect());
+    let mut settings = Settings::new();
     match (&target.package, &target.url, target.command.split_first()) {
         (Some(package), None, _) => {
             let (command, mut args) = package_command(package)?;
             args.extend(target.command.iter().cloned());
-            settings.push(KeyValue::new("command", Node::Text(command.to_owned())));
-            settings.push(KeyValue::new("args", words(&args)));
+            set_key(&mut settings, "command", command);
+            set_key(&mut settings, "args", args);
         }
-        (None, Some(url), None) => settings.push(KeyValue::new("url", Node::Text(url.clone()))),
+        (None, Some(url), None) => set_key(&mut settings, "url", url.as_str()),
         (None, None, Some((command, args))) => {
-            settings.push(KeyValue::new("command", Node::Text(command.clone())));
+            set_key(&mut settings, "command", command.as_str());
             if !args.is_empty() {
-                settings.push(KeyValue::new("args", words(args)));
+                set_key(&mut settings, "args", args);
             }
         }
         _ => {
@@ -285,17 +273,17 @@ fn package_command(package: &str) -> Result<(&'static str, Vec<String>), Failure
 }
 
 /// Adds the variables and headers of the arguments.
-pub(super) fn add_values(settings: &mut Vec<KeyValue>, target: &TargetArgs) -> Result<(), Failure> {
+pub(super) fn add_values(settings: &mut Settings, target: &TargetArgs) -> Result<(), Failure> {
     for pair in &target.env {
         let (key, value) = pair
             .split_once('=')
             .ok_or_else(|| Failure::new(Exit::Usage, "write --env KEY=VALUE, or --env 'KEY=${NAME}' for a secret"))?;
-        set_in_section(settings, "env", key, Node::Text(value.to_owned()));
+        set_in_section(settings, "env", key, value);
     }
     for pair in &target.header {
         let (key, value) =
             pair.split_once(':').ok_or_else(|| Failure::new(Exit::Usage, "write --header 'NAME: VALUE'"))?;
-        set_in_section(settings, "headers", key.trim(), Node::Text(value.trim().to_owned()));
+        set_in_section(settings, "headers", key.trim(), value.trim());
     }
     Ok(())
 }
@@ -310,13 +298,13 @@ fn parse_source(source: &Path, name: Option<&str>) -> Result<Vec<PastedServer>, 
 }
 
 /// Removes a key from a section of a server, and the section if it is then empty.
-fn remove_below(settings: &mut Vec<KeyValue>, section: &str, key: &str) {
-    for setting in settings.iter_mut().filter(|setting| setting.key == section) {
-        if let Node::Map(entries) = &mut setting.value.node {
-            entries.retain(|entry| entry.key != key);
+fn remove_below(settings: &mut Settings, section: &str, key: &str) {
+    if let Some(Value::Object(entries)) = settings.get_mut(section) {
+        entries.shift_remove(key);
+        if entries.is_empty() {
+            settings.shift_remove(section);
         }
     }
-    settings.retain(|setting| setting.key != section || setting.value.node != Node::Map(Vec::new()));
 }
 
 /// Converts the reason why the file was not edited into a failure, with the lines to paste if that helps.

@@ -9,10 +9,7 @@ use crate::{
     exit::{Exit, Failure},
     output::{Output, Style, cell, one_line, print_note, print_table, read_answer, should_ask},
 };
-use countersign_config::{
-    edit::{hidden::hide_secrets, server_names},
-    tree::{KeyValue, Node},
-};
+use countersign_config::edit::{Settings, hidden::hide_secrets, server_names, words_of};
 
 pub(super) fn import(args: &ImportArgs, connect: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
     let editor = Editor::open(connect)?;
@@ -66,17 +63,12 @@ fn print_choices(found: &[FoundServer], out: &mut Output) -> Result<(), Failure>
 }
 
 /// Returns the command or address of a server without secrets.
-fn describe(settings: &[KeyValue]) -> String {
+fn describe(settings: &Settings) -> String {
     let hidden = hide_secrets(settings);
-    let texts = hidden
-        .iter()
-        .filter(|setting| ["command", "args", "url", "httpUrl", "serverUrl"].contains(&setting.key.as_str()));
-    let words = texts.flat_map(|setting| match &setting.value.node {
-        Node::Text(text) => vec![text.clone()],
-        Node::List(items) => items.iter().filter_map(|item| item.node.as_text()).map(str::to_owned).collect(),
-        _ => Vec::new(),
-    });
-    words.collect::<Vec<_>>().join(" ")
+    let texts =
+        hidden.iter().filter(|(key, _)| ["command", "args", "url", "httpUrl", "serverUrl"].contains(&key.as_str()));
+    // Secrets are hidden only in texts and in lists of texts.
+    texts.flat_map(|(_, value)| words_of(value)).collect::<Vec<_>>().join(" ")
 }
 
 /// Asks which servers to add, and returns their positions.
@@ -108,4 +100,15 @@ fn find_chosen(found: &[FoundServer], words: &[String]) -> Result<Vec<usize>, Fa
         }
     }
     Ok(indexes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn description_has_no_texts_of_nested_values() {
+        let settings = serde_json::json!({ "command": { "path": "x", "env": { "KEY": "s3cret" } }, "url": "https://a.example/mcp" });
+        assert_eq!(describe(settings.as_object().unwrap()), "https://a.example/mcp");
+    }
 }

@@ -8,10 +8,10 @@ use super::{
 };
 use crate::{
     Authorities, Secret, authorities,
-    error::quoted,
+    error::{ValueError, invalid, quoted},
     reader::{Reader, fields::Fields},
     tree::Node,
-    values::{ValueError, duration, read_scope, read_visible_text},
+    values::{duration, read_scope, read_visible_text},
     yaml::{yaml_list, yaml_map, yaml_secret, yaml_text},
 };
 use countersign_domain::principal::Role;
@@ -61,7 +61,7 @@ pub(super) fn read_issuer(r: &mut Reader) -> Option<String> {
 fn read_provider_map<T>(r: &mut Reader, read: impl FnOnce(&mut Fields<'_>) -> Option<T>) -> Option<T> {
     let mismatch = |other: &Node| {
         let message = format!("expected an identity provider, found {}", other.describe_kind());
-        (message, "Write { issuer: …, client_id: … }, or null.".to_owned())
+        invalid(message, "Write { issuer: …, client_id: … }, or null.")
     };
     r.read_optional_map(KEY, mismatch, read)
 }

@@ -2,9 +2,11 @@
 
 use std::fmt::Write as _;
 
+use serde_json::Value;
+
 use crate::{
-    tree::{KeyValue, Node},
-    yaml::{yaml_node, yaml_text},
+    tree::{KeyValue, LocatedNode},
+    yaml::{yaml_text, yaml_value},
 };
 
 /// The reason why the lines cannot be edited, as the end of a sentence.
@@ -32,10 +34,10 @@ pub(super) struct LineRange {
     pub end: usize,
 }
 
-/// The lines of the entries of a map in block style.
+/// The lines of the entries of a map or of the items of a list, in block style.
 #[derive(Debug)]
 pub(super) struct Block {
-    /// The number of spaces before each key.
+    /// The number of spaces before each key or dash.
     pub indent: usize,
     pub entries: Vec<LineRange>,
 }
@@ -97,18 +99,8 @@ impl Lines {
         }
     }
 
-    /// Removes an empty value from the line of the key, so that indented lines may follow.
-    pub(super) fn open_empty_map(&mut self, index: usize, key: &str) -> Result<(), NotEditableError> {
-        self.rewrite_key_line(index, key, "")
-    }
-
-    /// Gives the key the empty map as its value.
-    pub(super) fn close_empty_map(&mut self, index: usize, key: &str) -> Result<(), NotEditableError> {
-        self.rewrite_key_line(index, key, " {}")
-    }
-
-    /// Replaces the empty value on the line of the key with another one.
-    fn rewrite_key_line(&mut self, index: usize, key: &str, value: &str) -> Result<(), NotEditableError> {
+    /// Replaces the empty value on the line of the key with another one, or with none if indented lines are to follow.
+    pub(super) fn replace_empty_value(&mut self, index: usize, key: &str, value: &str) -> Result<(), NotEditableError> {
         let (start, old_value, rest) = self.split_key_line(index, key)?;
         let is_empty = matches!(old_value, "" | "null" | "~") || old_value.replace(' ', "") == "{}";
         if !is_empty {
@@ -143,6 +135,31 @@ impl Block {
         let position = |entry: &KeyValue| Some((index_of(entry.line)?, index_of(entry.column)?));
         let starts: Option<Vec<(usize, usize)>> = map.iter().map(position).collect();
         let starts = starts.ok_or_else(|| NotEditableError::new("the position of a key is unknown"))?;
+        Self::from_starts(lines, &starts, first, end)
+            .ok_or_else(|| NotEditableError::new("not every entry is on lines of its own"))
+    }
+
+    /// Finds the lines of the items of a list between the lines `first` and `end`. Each item begins with a dash.
+    pub(super) fn find_items(
+        lines: &Lines,
+        items: &[LocatedNode],
+        first: usize,
+        end: usize,
+    ) -> Result<Self, NotEditableError> {
+        let position = |item: &LocatedNode| {
+            let line = index_of(item.line)?;
+            let body = lines.line(line).trim_start_matches(' ');
+            body.starts_with("- ").then_some((line, lines.line(line).len() - body.len()))
+        };
+        let starts: Option<Vec<(usize, usize)>> = items.iter().map(position).collect();
+        starts
+            .and_then(|starts| Self::from_starts(lines, &starts, first, end))
+            .ok_or_else(|| NotEditableError::new("not every rule begins on a line of its own"))
+    }
+
+    /// Returns the block of the entries that begin at these lines and columns. Returns `None` unless each begins on a line of its
+    /// own between `first` and `end`, and all have the same indentation.
+    fn from_starts(lines: &Lines, starts: &[(usize, usize)], first: usize, end: usize) -> Option<Self> {
         let indent = starts.first().map_or(0, |(_, column)| *column);
         let is_alone = |(line, column): &(usize, usize)| {
             *column == indent && lines.line(*line).get(..indent).is_some_and(|before| before.bytes().all(|b| b == b' '))
@@ -150,10 +167,14 @@ impl Block {
         let is_ascending = starts.windows(2).all(|pair| matches!(pair, [before, next] if before.0 < next.0));
         let is_inside = starts.iter().all(|(line, _)| (first..end).contains(line));
         if !is_ascending || !is_inside || !starts.iter().all(is_alone) {
-            return Err(NotEditableError::new("not every entry is on lines of its own"));
+            return None;
         }
-        let starts: Vec<usize> = starts.into_iter().map(|(line, _)| line).collect();
-        Ok(Self { indent, entries: content_ranges(lines, &starts, end, indent) })
+        let ends = starts.iter().skip(1).map(|(line, _)| *line).chain([end]);
+        let entries = starts
+            .iter()
+            .zip(ends)
+            .map(|(&(start, _), end)| LineRange { start, end: content_end(lines, start, end, indent) });
+        Some(Self { indent, entries: entries.collect() })
     }
 
     /// Returns the lines of the entry at `index` of the map.
@@ -168,16 +189,8 @@ impl Block {
 }
 
 /// Converts a line or column of the parser, which counts from 1; `None` if it is unknown.
-pub(super) fn index_of(number: u64) -> Option<usize> {
+fn index_of(number: u64) -> Option<usize> {
     usize::try_from(number).ok()?.checked_sub(1)
-}
-
-/// Returns the lines of the entries that begin at these lines, the last of which ends before `end`.
-pub(super) fn content_ranges(lines: &Lines, starts: &[usize], end: usize, indent: usize) -> Vec<LineRange> {
-    let ends = starts.iter().skip(1).copied().chain([end]);
-    let ranges =
-        starts.iter().zip(ends).map(|(&start, end)| LineRange { start, end: content_end(lines, start, end, indent) });
-    ranges.collect()
 }
 
 /// Returns the end of an entry without the comments and empty lines after it.
@@ -195,17 +208,17 @@ fn content_end(lines: &Lines, start: usize, end: usize, indent: usize) -> usize 
 }
 
 /// Appends a key with its value: a map on indented lines, and any other value on the line of the key.
-pub(super) fn format_entry(out: &mut String, indent: usize, key: &str, node: &Node, line_break: &str) {
+pub(super) fn format_entry(out: &mut String, indent: usize, key: &str, value: &Value, line_break: &str) {
     let _ = write!(out, "{:indent$}{}:", "", yaml_text(key));
-    match node {
-        Node::Map(entries) if !entries.is_empty() => {
+    match value {
+        Value::Object(entries) if !entries.is_empty() => {
             out.push_str(line_break);
-            for entry in entries {
-                format_entry(out, indent + 2, &entry.key, &entry.value.node, line_break);
+            for (key, value) in entries {
+                format_entry(out, indent + 2, key, value, line_break);
             }
         }
         other => {
-            let _ = write!(out, " {}{line_break}", yaml_node(other, &yaml_text));
+            let _ = write!(out, " {}{line_break}", yaml_value(other, &yaml_text));
         }
     }
 }

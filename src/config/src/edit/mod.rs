@@ -18,18 +18,22 @@ pub use registry_entry::PackageRunner;
 
 use std::{path::Path, sync::Arc};
 
+use serde_json::{Map, Value};
 use url::Url;
 
 use self::blocks::{Block, Lines, NotEditableError, format_entry};
 use crate::{
     Environment, Flags, Secret, UpstreamConfig,
-    error::{ConfigError, Origin, Problem, quoted},
+    error::{ConfigError, Origin, Problem, invalid, quoted},
     load::{load_text, strip_byte_order_mark},
     servers::KEY,
-    tree::{self, KeyValue, Node, SyntaxError, find_value},
+    tree::{self, KeyValue, Node, SyntaxError, find_value, to_json_map},
 };
 use countersign_domain::changes::visible::has_hidden;
 use countersign_protocol::redact::register_secrets;
+
+/// The keys of a server or of a rule with their values, as they are written in the file.
+pub type Settings = Map<String, Value>;
 
 /// A change of one server in the file.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,12 +41,12 @@ pub enum ServerChange {
     /// Adds a server after all others.
     Add {
         name: String,
-        settings: Vec<KeyValue>,
+        settings: Settings,
     },
     /// Gives a server these keys in place of its present ones. The lines of unchanged keys stay as they are.
     Replace {
         name: String,
-        settings: Vec<KeyValue>,
+        settings: Settings,
     },
     Remove {
         name: String,
@@ -56,12 +60,17 @@ impl ServerChange {
         }
     }
 
+    /// Returns the keys that the server is to have, unless it is removed.
+    pub fn settings(&self) -> Option<&Settings> {
+        match self {
+            Self::Add { settings, .. } | Self::Replace { settings, .. } => Some(settings),
+            Self::Remove { .. } => None,
+        }
+    }
+
     /// Returns the lines to write into the file by hand; none for a removal.
     pub fn to_yaml(&self) -> String {
-        match self {
-            Self::Add { name, settings } | Self::Replace { name, settings } => to_yaml(name, settings),
-            Self::Remove { .. } => String::new(),
-        }
+        self.settings().map(|settings| to_yaml(self.name(), settings)).unwrap_or_default()
     }
 
     /// Refuses an address with a user name or password. The file is valid with it while the server is disabled.
@@ -69,14 +78,14 @@ impl ServerChange {
     /// # Errors
     /// [`EditError::UserInAddress`]
     pub fn check_addresses(&self) -> Result<(), EditError> {
-        let (Self::Add { name, settings } | Self::Replace { name, settings }) = self else { return Ok(()) };
-        let has_user_in = |node: &Node| matches!(node, Node::Text(address) if has_user(address));
-        let has_user_in_setting = |KeyValue { key, value, .. }: &KeyValue| match (key.as_str(), &value.node) {
+        let has_user_in = |address: &Value| address.as_str().is_some_and(has_user);
+        let has_user_in_setting = |(key, value): (&String, &Value)| match (key.as_str(), value) {
             ("url" | "serverUrl" | "httpUrl", address) => has_user_in(address),
-            ("replicas", Node::List(items)) => items.iter().any(|item| has_user_in(&item.node)),
+            ("replicas", Value::Array(addresses)) => addresses.iter().any(has_user_in),
             _ => false,
         };
-        if settings.iter().any(has_user_in_setting) { Err(EditError::UserInAddress(name.clone())) } else { Ok(()) }
+        let has_user = self.settings().into_iter().flatten().any(has_user_in_setting);
+        if has_user { Err(EditError::UserInAddress(self.name().to_owned())) } else { Ok(()) }
     }
 }
 
@@ -125,36 +134,62 @@ impl From<SyntaxError> for EditError {
 }
 
 /// Returns a server as the lines of a file that has no others.
-pub fn to_yaml(name: &str, settings: &[KeyValue]) -> String {
+pub fn to_yaml(name: &str, settings: &Settings) -> String {
     format!("{KEY}:\n{}", server_lines(2, name, settings, "\n"))
 }
 
 /// Returns a server as lines with this indentation.
-fn server_lines(indent: usize, name: &str, settings: &[KeyValue], line_break: &str) -> String {
+fn server_lines(indent: usize, name: &str, settings: &Settings, line_break: &str) -> String {
     let mut lines = String::new();
-    format_entry(&mut lines, indent, name, &Node::Map(settings.to_vec()), line_break);
+    format_entry(&mut lines, indent, name, &Value::Object(settings.clone()), line_break);
     lines
 }
 
-/// Sets a key of a map. A key that the map already has keeps its position.
-pub fn set_key(settings: &mut Vec<KeyValue>, key: &str, node: Node) {
-    match settings.iter_mut().find(|setting| setting.key == key) {
-        Some(setting) => setting.value.node = node,
-        None => settings.push(KeyValue::new(key, node)),
-    }
+/// Sets a key. A key that is there already keeps its position.
+pub fn set_key(settings: &mut Settings, key: &str, value: impl Into<Value>) {
+    settings.insert(key.to_owned(), value.into());
 }
 
 /// Sets a key in a section of a server, such as `env`. The section is added if it is missing or empty.
-pub fn set_in_section(settings: &mut Vec<KeyValue>, section: &str, key: &str, node: Node) {
-    let is_section = |setting: &KeyValue| setting.key == section && setting.value.node != Node::Null;
-    if !settings.iter().any(is_section) {
-        set_key(settings, section, Node::Map(Vec::new()));
+pub fn set_in_section(settings: &mut Settings, section: &str, key: &str, value: impl Into<Value>) {
+    let section = settings.entry(section).or_insert(Value::Null);
+    if section.is_null() {
+        *section = Settings::new().into();
     }
-    let section = settings.iter_mut().find(|setting| setting.key == section);
-    if let Some(Node::Map(entries)) = section.map(|section| &mut section.value.node) {
-        entries.retain(|entry| entry.key != key);
-        entries.push(KeyValue::new(key, node));
+    if let Value::Object(entries) = section {
+        entries.shift_remove(key);
+        set_key(entries, key, value);
     }
+}
+
+/// Returns `true` if both values are equal, including the order of their keys, which counts in a map of patterns.
+pub fn is_same_value(one: &Value, two: &Value) -> bool {
+    let [one, two] = [one, two].map(Value::to_string);
+    one == two
+}
+
+/// Returns a text, or the texts of a list, but not those of other lists and maps in it.
+pub fn words_of(value: &Value) -> Vec<&str> {
+    match value {
+        Value::String(text) => vec![text],
+        Value::Array(items) => items.iter().filter_map(Value::as_str).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Returns all texts in the value.
+fn texts_in(value: &Value) -> Vec<&str> {
+    match value {
+        Value::String(text) => vec![text],
+        Value::Array(items) => items.iter().flat_map(texts_in).collect(),
+        Value::Object(entries) => entries.values().flat_map(texts_in).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Returns a text as it is, and any other value as JSON.
+fn to_scalar_text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// The keys that determine a connection to a server and its tools.
@@ -176,8 +211,10 @@ const CONNECTION_KEYS: [&str; 14] = [
 ];
 
 /// Returns the settings that determine a connection to a server and its tools.
-pub fn connection_settings(settings: &[KeyValue]) -> Vec<KeyValue> {
-    settings.iter().filter(|setting| CONNECTION_KEYS.contains(&setting.key.as_str())).cloned().collect()
+pub fn connection_settings(settings: &Settings) -> Settings {
+    let mut settings = settings.clone();
+    settings.retain(|key, _| CONNECTION_KEYS.contains(&key.as_str()));
+    settings
 }
 
 /// A server that may be tried.
@@ -203,14 +240,14 @@ impl TrialServer {
 pub fn server_for_trial(
     path: &Path,
     name: &str,
-    settings: &[KeyValue],
+    settings: &Settings,
     flags: &Flags,
     env: &Environment,
 ) -> Result<TrialServer, ConfigError> {
     let loaded = load_text(path, &to_yaml(name, &connection_settings(settings)), flags, env)?;
     let found = loaded.config.upstreams.into_iter().find(|server| server.name == name);
     let config = found.ok_or_else(|| {
-        let error = (format!("{KEY} is set elsewhere"), "Unset the variable that sets it.".to_owned());
+        let error = invalid(format!("{KEY} is set elsewhere"), "Unset the variable that sets it.");
         ConfigError::from(Problem::new(Origin::Default, Some(KEY), error))
     })?;
     Ok(TrialServer { config: Arc::new(config), secrets: loaded.secrets })
@@ -220,10 +257,10 @@ pub fn server_for_trial(
 ///
 /// # Errors
 /// The text is not YAML, or has no such server.
-pub fn find_server(text: &str, name: &str) -> Result<Vec<KeyValue>, EditError> {
+pub fn find_server(text: &str, name: &str) -> Result<Settings, EditError> {
     let tree = tree::parse(strip_byte_order_mark(text))?;
     let server = find_value(servers_of(&tree.node), name).ok_or_else(|| EditError::NoSuchServer(name.to_owned()))?;
-    Ok(server.entries().to_vec())
+    Ok(to_json_map(server.entries()))
 }
 
 /// Returns the names of the servers in the text of a file, including disabled ones.
@@ -245,14 +282,14 @@ pub fn apply_changes(text: &str, changes: &[ServerChange]) -> Result<String, Edi
 
 /// Returns the text with one change, if it then has exactly the intended values.
 fn apply_change(text: &str, change: &ServerChange) -> Result<String, EditError> {
-    if let ServerChange::Add { name, settings } | ServerChange::Replace { name, settings } = change {
-        check_visible(name, &Node::Text(name.clone()))?;
-        settings.iter().try_for_each(|setting| check_visible(&setting.key, &setting.value.node))?;
+    if let Some(settings) = change.settings() {
+        check_visible(change.name(), &Value::Null)?;
+        settings.iter().try_for_each(|(key, value)| check_visible(key, value))?;
     }
     let file = EditedFile::parse(text)?;
-    let servers = change_servers(servers_of(&file.root), change)?;
+    let servers = change_servers(to_json_map(servers_of(&file.root)), change)?;
     let edit = |lines: &mut Lines, sections: &Block| edit_servers(lines, sections, &file.root, change);
-    let edited = file.set_value(KEY, Node::Map(servers), "servers", edit);
+    let edited = file.set_value(KEY, Value::Object(servers), "servers", edit);
     edited.map_err(|NotEditableError(reason)| EditError::NotEditable { reason, yaml: change.to_yaml() })
 }
 
@@ -275,15 +312,14 @@ impl<'a> EditedFile<'a> {
     fn set_value(
         &self,
         key: &str,
-        value: Node,
+        value: Value,
         noun: &str,
         edit: impl FnOnce(&mut Lines, &Block) -> Result<(), NotEditableError>,
     ) -> Result<String, NotEditableError> {
-        let mut intended = match &self.root {
-            Node::Map(entries) => entries.clone(),
-            Node::Null => Vec::new(),
-            _ => return Err(NotEditableError::new("it does not consist of keys and values")),
-        };
+        if !matches!(self.root, Node::Map(_) | Node::Null) {
+            return Err(NotEditableError::new("it does not consist of keys and values"));
+        }
+        let mut intended = to_json_map(self.root.entries());
         set_key(&mut intended, key, value);
         let mut lines = Lines::new(self.text)?;
         let sections = Block::find(&lines, self.root.entries(), 0, lines.len())?;
@@ -292,7 +328,8 @@ impl<'a> EditedFile<'a> {
         }
         edit(&mut lines, &sections)?;
         let edited = lines.join();
-        if !tree::parse(&edited).is_ok_and(|tree| tree.node.has_same_value(&Node::Map(intended))) {
+        let intended = Value::Object(intended);
+        if !tree::parse(&edited).is_ok_and(|tree| is_same_value(&tree.node.to_json(), &intended)) {
             return Err(NotEditableError(format!("the {noun} are written in a form that the program does not edit")));
         }
         Ok(format!("{}{edited}", self.byte_order_mark))
@@ -300,15 +337,15 @@ impl<'a> EditedFile<'a> {
 }
 
 /// Refuses a value with hidden characters, which a person does not see. Line breaks and tabs are visible.
-fn check_visible(key: &str, node: &Node) -> Result<(), EditError> {
+fn check_visible(key: &str, value: &Value) -> Result<(), EditError> {
     let hidden = || EditError::HiddenCharacter(key.to_owned());
     if has_hidden(key) {
         return Err(hidden());
     }
-    match node {
-        Node::Text(text) if has_hidden(text) => Err(hidden()),
-        Node::List(items) => items.iter().try_for_each(|item| check_visible(key, &item.node)),
-        Node::Map(entries) => entries.iter().try_for_each(|entry| check_visible(&entry.key, &entry.value.node)),
+    match value {
+        Value::String(text) if has_hidden(text) => Err(hidden()),
+        Value::Array(items) => items.iter().try_for_each(|item| check_visible(key, item)),
+        Value::Object(entries) => entries.iter().try_for_each(|(key, value)| check_visible(key, value)),
         _ => Ok(()),
     }
 }
@@ -319,27 +356,28 @@ fn servers_of(root: &Node) -> &[KeyValue] {
 }
 
 /// Returns the servers that the file is to have after the change.
-fn change_servers(old: &[KeyValue], change: &ServerChange) -> Result<Vec<KeyValue>, EditError> {
-    let mut servers = old.to_vec();
-    let position = servers.iter().position(|server| server.key == change.name());
-    let missing = || EditError::NoSuchServer(change.name().to_owned());
-    match change {
-        ServerChange::Add { name, .. } if position.is_some() => return Err(EditError::NameTaken(name.clone())),
-        ServerChange::Add { name, settings } => servers.push(KeyValue::new(name, Node::Map(settings.clone()))),
-        ServerChange::Replace { settings, .. } => {
-            let server = position.and_then(|index| servers.get_mut(index)).ok_or_else(missing)?;
-            server.value.node = Node::Map(reorder(server.value.node.entries(), settings));
+fn change_servers(mut servers: Settings, change: &ServerChange) -> Result<Settings, EditError> {
+    let name = change.name();
+    match (change, servers.get_mut(name)) {
+        (ServerChange::Add { .. }, Some(_)) => return Err(EditError::NameTaken(name.to_owned())),
+        (ServerChange::Add { settings, .. }, None) => set_key(&mut servers, name, settings.clone()),
+        (ServerChange::Replace { settings, .. }, Some(server)) => {
+            *server = Value::Object(reorder(server.as_object(), settings));
         }
-        ServerChange::Remove { .. } => drop(servers.remove(position.ok_or_else(missing)?)),
+        (ServerChange::Remove { .. }, Some(_)) => {
+            servers.shift_remove(name);
+        }
+        (_, None) => return Err(EditError::NoSuchServer(name.to_owned())),
     }
     Ok(servers)
 }
 
 /// Returns the new settings in the order of the old ones, with new keys after them.
-fn reorder(old: &[KeyValue], new: &[KeyValue]) -> Vec<KeyValue> {
-    let kept_entries = old.iter().filter_map(|old| new.iter().find(|entry| entry.key == old.key));
-    let new_entries = new.iter().filter(|entry| !old.iter().any(|old| old.key == entry.key));
-    kept_entries.chain(new_entries).cloned().collect()
+fn reorder(old: Option<&Settings>, new: &Settings) -> Settings {
+    let kept_keys = old.into_iter().flat_map(Settings::keys).filter(|key| new.contains_key(*key));
+    let mut settings: Settings = kept_keys.map(|key| (key.clone(), Value::Null)).collect();
+    settings.extend(new.clone());
+    settings
 }
 
 /// Makes the change in the lines of a file with these values.
@@ -362,7 +400,7 @@ fn edit_servers(
     let servers = servers_of(root);
     if servers.is_empty() {
         let added_lines = first_server()?;
-        lines.open_empty_map(section.start, KEY)?;
+        lines.replace_empty_value(section.start, KEY, "")?;
         lines.insert(section.start + 1, &added_lines);
         return Ok(());
     }
@@ -390,7 +428,7 @@ fn edit_servers(
             let range = block.find_range(index)?;
             lines.replace(range.start, range.end, "");
             if servers.len() == 1 {
-                lines.close_empty_map(section.start, KEY)?;
+                lines.replace_empty_value(section.start, KEY, " {}")?;
             }
         }
         (_, None) => return Err(NotEditableError::new("it has no such server")),
@@ -399,19 +437,19 @@ fn edit_servers(
 }
 
 /// Replaces the lines of keys that have another value, removes those of keys that are gone, and adds new keys.
-fn replace_keys(lines: &mut Lines, keys: &Block, old: &[KeyValue], new: &[KeyValue]) {
+fn replace_keys(lines: &mut Lines, keys: &Block, old: &[KeyValue], new: &Settings) {
     let line_break = lines.line_break;
     let mut added_lines = String::new();
-    for setting in new.iter().filter(|setting| !old.iter().any(|old| old.key == setting.key)) {
-        format_entry(&mut added_lines, keys.indent, &setting.key, &setting.value.node, line_break);
+    for (key, value) in new.iter().filter(|(key, _)| find_value(old, key).is_none()) {
+        format_entry(&mut added_lines, keys.indent, key, value, line_break);
     }
     lines.insert(keys.end(), &added_lines);
     // The last lines come first, so that the positions of the others stay valid.
     for (range, before) in keys.entries.iter().zip(old).rev() {
         let mut text = String::new();
-        match new.iter().find(|setting| setting.key == before.key) {
-            Some(now) if now.value.node.has_same_value(&before.value.node) => continue,
-            Some(now) => format_entry(&mut text, keys.indent, &now.key, &now.value.node, line_break),
+        match new.get(&before.key) {
+            Some(now) if is_same_value(now, &before.value.node.to_json()) => continue,
+            Some(now) => format_entry(&mut text, keys.indent, &before.key, now, line_break),
             None => {}
         }
         lines.replace(range.start, range.end, &text);

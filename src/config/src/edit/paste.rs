@@ -1,13 +1,10 @@
 //! Reads servers from text that people paste: an `mcpServers` block, a file of another client, or an entry of the MCP registry
 //! (`server.json`). Keys that the gateway does not know are left out, and a note says so.
 
-use super::{registry_entry, set_in_section, set_key};
-use crate::{
-    error::quoted,
-    load::strip_byte_order_mark,
-    servers::KEYS,
-    tree::{self, KeyValue, Node, find_value},
-};
+use serde_json::Value;
+
+use super::{Settings, registry_entry, set_in_section, set_key, words_of};
+use crate::{error::quoted, load::strip_byte_order_mark, servers::KEYS, tree};
 
 /// Maximum size in bytes of a text with servers.
 pub const MAX_PASTE_BYTES: usize = 256 << 10;
@@ -26,7 +23,7 @@ const OWN_PROGRAM: &str = "countersign";
 pub struct PastedServer {
     pub name: String,
     /// The settings, with the keys of the configuration file.
-    pub settings: Vec<KeyValue>,
+    pub settings: Settings,
     /// Notes for a person, such as the keys that were left out.
     pub notes: Vec<String>,
 }
@@ -34,12 +31,7 @@ pub struct PastedServer {
 impl PastedServer {
     /// Returns `true` if the command of the server starts this gateway.
     pub fn is_gateway(&self) -> bool {
-        let texts = |key: &str| match find_value(&self.settings, key) {
-            Some(Node::Text(text)) => vec![text.as_str()],
-            Some(Node::List(items)) => items.iter().filter_map(|item| item.node.as_text()).collect(),
-            _ => Vec::new(),
-        };
-        let words = texts("command").into_iter().chain(texts("args"));
+        let words = ["command", "args"].iter().filter_map(|key| self.settings.get(*key)).flat_map(words_of);
         words.filter_map(|word| word.rsplit('/').next()).any(|name| name.split('@').next() == Some(OWN_PROGRAM))
     }
 }
@@ -76,21 +68,19 @@ pub fn parse_servers(text: &str, name: Option<&str>) -> Result<Vec<PastedServer>
 ///
 /// # Errors
 /// There are too many servers, or none.
-pub fn read_servers(root: &Node, name: Option<&str>) -> Result<Vec<PastedServer>, PasteError> {
-    let Node::Map(entries) = root else { return Err(PasteError::NothingFound) };
+pub fn read_servers(root: &Value, name: Option<&str>) -> Result<Vec<PastedServer>, PasteError> {
+    let Value::Object(entries) = root else { return Err(PasteError::NothingFound) };
     if let Some(registry_entry) = registry_entry::find(entries) {
         return Ok(vec![registry_entry::read(registry_entry, name)?]);
     }
-    for key in SECTION_KEYS {
-        if let Some(Node::Map(servers)) = find_value(entries, key) {
-            return read_map(servers);
-        }
+    if let Some(servers) = SECTION_KEYS.iter().find_map(|key| entries.get(*key)?.as_object()) {
+        return read_map(servers);
     }
-    if let Some(section @ Node::Map(_)) = find_value(entries, "mcp") {
+    if let Some(section @ Value::Object(_)) = entries.get("mcp") {
         return read_servers(section, name);
     }
     if is_server(entries) {
-        let own_name = find_value(entries, "name").and_then(Node::as_text);
+        let own_name = entries.get("name").and_then(Value::as_str);
         let name = name.or(own_name).ok_or(PasteError::NameMissing)?;
         return Ok(vec![read_server(name, entries)]);
     }
@@ -98,35 +88,35 @@ pub fn read_servers(root: &Node, name: Option<&str>) -> Result<Vec<PastedServer>
 }
 
 /// Reads the servers of a map by name. Entries of another kind are left out.
-fn read_map(servers: &[KeyValue]) -> Result<Vec<PastedServer>, PasteError> {
+fn read_map(servers: &Settings) -> Result<Vec<PastedServer>, PasteError> {
     if servers.len() > MAX_PASTED_SERVERS {
         return Err(PasteError::TooMany);
     }
-    let read = |server: &KeyValue| match &server.value.node {
-        Node::Map(entries) if is_server(entries) => Some(read_server(&server.key, entries)),
+    let read = |(name, server): (&String, &Value)| match server {
+        Value::Object(entries) if is_server(entries) => Some(read_server(name, entries)),
         _ => None,
     };
     let found: Vec<PastedServer> = servers.iter().filter_map(read).collect();
     if found.is_empty() { Err(PasteError::NothingFound) } else { Ok(found) }
 }
 
-fn is_server(entries: &[KeyValue]) -> bool {
-    entries.iter().any(|entry| RECOGNIZED_KEYS.contains(&entry.key.as_str()) && entry.value.node.as_text().is_some())
+fn is_server(entries: &Settings) -> bool {
+    RECOGNIZED_KEYS.iter().any(|key| entries.get(*key).is_some_and(Value::is_string))
 }
 
 /// Parses YAML, JSON, or JSON with comments and trailing commas.
-fn parse(text: &str) -> Result<Node, PasteError> {
+fn parse(text: &str) -> Result<Value, PasteError> {
     let text = strip_byte_order_mark(text);
     let tree = tree::parse(text).or_else(|error| tree::parse(&without_json_comments(text)).map_err(|_| error));
     match tree {
-        Ok(tree) => Ok(tree.node),
+        Ok(tree) => Ok(tree.node.to_json()),
         // JSON may write a character as two escapes (a surrogate pair), which YAML does not know.
-        Err(error) => parse_json(text).map(|value| Node::from_json(&value)).ok_or(PasteError::Syntax(error.message)),
+        Err(error) => parse_json(text).ok_or(PasteError::Syntax(error.message)),
     }
 }
 
 /// Parses JSON that may have comments and trailing commas.
-pub fn parse_json(text: &str) -> Option<serde_json::Value> {
+pub fn parse_json(text: &str) -> Option<Value> {
     let plain = without_json_comments(strip_byte_order_mark(text));
     plain.parse().or_else(|_| without_trailing_commas(&plain).parse()).ok()
 }
@@ -187,54 +177,52 @@ fn quoted_len(text: &str) -> usize {
 }
 
 /// Converts the settings of any client to those of the configuration file.
-fn read_server(name: &str, entries: &[KeyValue]) -> PastedServer {
-    let mut server = PastedServer { name: name.to_owned(), settings: Vec::new(), notes: Vec::new() };
-    let PastedServer { settings, notes, .. } = &mut server;
+fn read_server(name: &str, entries: &Settings) -> PastedServer {
+    let (mut settings, mut notes) = (Settings::new(), Vec::new());
     let mut left_out = Vec::new();
-    for KeyValue { key, value, .. } in entries {
-        let node = &value.node;
-        match (key.as_str(), node) {
-            ("name" | "description" | "display_name" | "$schema", _) | ("disabled", Node::Bool(false)) => {}
-            ("type" | "transport", Node::Text(kind)) if kind.eq_ignore_ascii_case("stdio") => {}
-            ("type", Node::Text(kind)) if matches!(kind.as_str(), "streamableHttp" | "streamable_http") => {
-                set_key(settings, "type", Node::Text("streamable-http".to_owned()));
+    for (key, value) in entries {
+        match (key.as_str(), value) {
+            ("name" | "description" | "display_name" | "$schema", _) | ("disabled", Value::Bool(false)) => {}
+            ("type" | "transport", Value::String(kind)) if kind.eq_ignore_ascii_case("stdio") => {}
+            ("type", Value::String(kind)) if matches!(kind.as_str(), "streamableHttp" | "streamable_http") => {
+                set_key(&mut settings, "type", "streamable-http");
             }
-            ("enabled", Node::Bool(enabled)) => {
+            ("enabled", Value::Bool(enabled)) => {
                 if !enabled {
-                    set_key(settings, "disabled", Node::Bool(true));
+                    set_key(&mut settings, "disabled", true);
                 }
             }
             ("autoApprove" | "alwaysAllow" | "trust", _) => {
                 notes.push(format!("{key} is left out: the policy decides what runs without review"));
             }
             // The unit is not known: some clients use milliseconds, others seconds.
-            ("timeout", Node::Int(_) | Node::Float(_)) => left_out.push(key.as_str()),
-            ("cmd", _) => set_key(settings, "command", convert_value(node)),
-            ("uri", _) => set_key(settings, "url", convert_value(node)),
-            ("env" | "envs", Node::Map(variables)) => set_all(settings, "env", variables),
-            ("env_keys" | "env_vars", Node::List(names)) => {
-                for name in names.iter().filter_map(|item| item.node.as_text()) {
-                    set_in_section(settings, "env", name, Node::Text(format!("${{{name}}}")));
+            ("timeout", Value::Number(_)) => left_out.push(key.as_str()),
+            ("cmd", _) => set_key(&mut settings, "command", convert_value(value)),
+            ("uri", _) => set_key(&mut settings, "url", convert_value(value)),
+            ("env" | "envs", Value::Object(variables)) => set_all(&mut settings, "env", variables),
+            ("env_keys" | "env_vars", Value::Array(names)) => {
+                for name in names.iter().filter_map(Value::as_str) {
+                    set_in_section(&mut settings, "env", name, format!("${{{name}}}"));
                 }
             }
-            ("headers" | "http_headers" | "requestHeaders", Node::Map(headers)) => {
-                set_all(settings, "headers", headers);
+            ("headers" | "http_headers" | "requestHeaders", Value::Object(headers)) => {
+                set_all(&mut settings, "headers", headers);
             }
-            ("env_http_headers", Node::Map(headers)) => {
-                for (header, variable) in headers.iter().filter_map(|e| Some((&e.key, e.value.node.as_text()?))) {
-                    set_in_section(settings, "headers", header, Node::Text(format!("${{{variable}}}")));
+            ("env_http_headers", Value::Object(headers)) => {
+                for (header, variable) in headers.iter().filter_map(|(key, value)| Some((key, value.as_str()?))) {
+                    set_in_section(&mut settings, "headers", header, format!("${{{variable}}}"));
                 }
             }
-            ("bearer_token_env_var", Node::Text(variable)) => {
-                set_in_section(settings, "headers", "Authorization", Node::Text(format!("Bearer ${{{variable}}}")));
+            ("bearer_token_env_var", Value::String(variable)) => {
+                set_in_section(&mut settings, "headers", "Authorization", format!("Bearer ${{{variable}}}"));
             }
-            ("includeTools" | "enabled_tools", Node::List(_)) => {
-                set_in_section(settings, "tools", "allow", node.clone())
+            ("includeTools" | "enabled_tools", Value::Array(_)) => {
+                set_in_section(&mut settings, "tools", "allow", value.clone());
             }
-            ("excludeTools" | "disabled_tools", Node::List(_)) => {
-                set_in_section(settings, "tools", "deny", node.clone())
+            ("excludeTools" | "disabled_tools", Value::Array(_)) => {
+                set_in_section(&mut settings, "tools", "deny", value.clone());
             }
-            (known, _) if KEYS.contains(&known) => set_key(settings, known, convert_value(node)),
+            (known, _) if KEYS.contains(&known) => set_key(&mut settings, known, convert_value(value)),
             (other, _) => left_out.push(other),
         }
     }
@@ -242,31 +230,31 @@ fn read_server(name: &str, entries: &[KeyValue]) -> PastedServer {
         let names: Vec<String> = left_out.iter().take(10).map(|key| quoted(key)).collect();
         notes.push(format!("left out, because the gateway does not know it: {}", names.join(", ")));
     }
-    server
+    PastedServer { name: name.to_owned(), settings, notes }
 }
 
 /// Sets keys in a section of a server.
-fn set_all(settings: &mut Vec<KeyValue>, section: &str, entries: &[KeyValue]) {
-    for entry in entries {
-        set_in_section(settings, section, &entry.key, convert_value(&entry.value.node));
+fn set_all(settings: &mut Settings, section: &str, entries: &Settings) {
+    for (key, value) in entries {
+        set_in_section(settings, section, key, convert_value(value));
     }
 }
 
 /// Returns the value with texts in place of the integers in lists, and with variables in place of the inputs for which some
 /// clients ask (`${input:NAME}`).
-fn convert_value(node: &Node) -> Node {
-    match node {
-        Node::List(items) => {
-            let text = |node: &Node| match node {
-                Node::Int(number) => Node::Text(number.to_string()),
+fn convert_value(value: &Value) -> Value {
+    match value {
+        Value::Array(items) => {
+            let convert = |item: &Value| match item {
+                Value::Number(number) if !number.is_f64() => number.to_string().into(),
                 other => convert_value(other),
             };
-            Node::List(items.iter().map(|item| text(&item.node).without_location()).collect())
+            items.iter().map(convert).collect()
         }
-        Node::Map(entries) => {
-            Node::Map(entries.iter().map(|entry| KeyValue::new(&entry.key, convert_value(&entry.value.node))).collect())
+        Value::Object(entries) => {
+            Value::Object(entries.iter().map(|(key, value)| (key.clone(), convert_value(value))).collect())
         }
-        Node::Text(text) => Node::Text(replace_inputs(text)),
+        Value::String(text) => replace_inputs(text).into(),
         other => other.clone(),
     }
 }

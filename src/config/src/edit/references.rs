@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::to_yaml;
+use serde_json::Value;
+
+use super::{Settings, set_key, texts_in, to_scalar_text, to_yaml};
 use crate::{
     environment::Environment,
     servers::{
@@ -12,7 +14,6 @@ use crate::{
             redact_url, text_before_secret,
         },
     },
-    tree::{KeyValue, Node},
     variables,
 };
 
@@ -56,31 +57,29 @@ pub fn variables_in(text: &str) -> BTreeSet<String> {
     names.filter(|name| !name.is_empty()).collect()
 }
 
-/// Returns the variables that the settings of a server require and that the environment does not set, except those in `known`.
-pub fn unset_variables(settings: &[KeyValue], env: &Environment, known: &BTreeSet<String>) -> Vec<String> {
-    let mut names = BTreeSet::new();
-    for setting in settings {
-        for_each_text(&setting.value.node, &mut |text| names.extend(variables::required_variables(text)));
+/// Disables a server that requires variables which the environment does not set, because the file would not be valid otherwise.
+/// Returns these variables. Those in `known` are not checked.
+pub fn disable_without_variables(settings: &mut Settings, env: &Environment, known: &BTreeSet<String>) -> Vec<String> {
+    let unset = unset_variables(settings, env, known);
+    if !unset.is_empty() {
+        set_key(settings, "disabled", true);
     }
-    let is_set = |name: &String| matches!(env.var_or_empty(name), Ok(Some(_)));
-    names.into_iter().filter(|name| !known.contains(name) && !is_set(name)).collect()
+    unset
 }
 
-/// Calls `visit` with each text in the value.
-fn for_each_text(node: &Node, visit: &mut dyn FnMut(&str)) {
-    match node {
-        Node::Text(text) => visit(text),
-        Node::List(items) => items.iter().for_each(|item| for_each_text(&item.node, visit)),
-        Node::Map(entries) => entries.iter().for_each(|entry| for_each_text(&entry.value.node, visit)),
-        _ => {}
-    }
+/// Returns the variables that the settings of a server require and that the environment does not set, except those in `known`.
+fn unset_variables(settings: &Settings, env: &Environment, known: &BTreeSet<String>) -> Vec<String> {
+    let names: BTreeSet<String> =
+        settings.values().flat_map(texts_in).flat_map(variables::required_variables).collect();
+    let is_set = |name: &String| matches!(env.var_or_empty(name), Ok(Some(_)));
+    names.into_iter().filter(|name| !known.contains(name) && !is_set(name)).collect()
 }
 
 /// Replaces everything in the settings of a server that looks like a secret, and returns the references.
 /// `file_variables` holds the variables that the file uses; only this server's own ones are used again.
 pub fn replace_secrets(
     server: &str,
-    settings: &mut [KeyValue],
+    settings: &mut Settings,
     file_variables: &BTreeSet<String>,
 ) -> Vec<SecretReference> {
     let own_variables = variables_in(&to_yaml(server, settings));
@@ -92,8 +91,8 @@ pub fn replace_secrets(
 
 /// Returns the settings with a placeholder for everything that [`replace_secrets`] would replace. Everything else remains
 /// visible, such as a variable that loads code.
-pub fn mask_likely_secrets(settings: &[KeyValue]) -> Vec<KeyValue> {
-    let mut settings = settings.to_vec();
+pub fn mask_likely_secrets(settings: &Settings) -> Settings {
+    let mut settings = settings.clone();
     Replacer { server: "", used_names: BTreeSet::new(), is_masking: true, replaced: Vec::new() }
         .replace_in(&mut settings);
     settings
@@ -175,29 +174,29 @@ struct Replacer<'a> {
 }
 
 impl Replacer<'_> {
-    fn replace_in(&mut self, settings: &mut [KeyValue]) {
-        for KeyValue { key, value, .. } in settings {
-            match (key.as_str(), &mut value.node) {
-                ("env", Node::Map(entries)) => self.replace_values("env", entries, |name, text| {
+    fn replace_in(&mut self, settings: &mut Settings) {
+        for (key, value) in settings {
+            match (key.as_str(), value) {
+                ("env", Value::Object(entries)) => self.replace_values("env", entries, |name, text| {
                     // The name of a path may be that of the secret in the file.
                     is_secret_value(if is_referenced_path(name, text) { "" } else { name }, text)
                 }),
-                ("headers", Node::Map(entries)) => self.replace_values("headers", entries, is_secret_value),
-                ("oauth", Node::Map(entries)) => self.replace_values("oauth", entries, |name, text| {
+                ("headers", Value::Object(entries)) => self.replace_values("headers", entries, is_secret_value),
+                ("oauth", Value::Object(entries)) => self.replace_values("oauth", entries, |name, text| {
                     oauth::SECRET_KEYS.contains(&name) && !variables::has_only_labels(text)
                 }),
-                ("args", Node::List(items)) => {
+                ("args", Value::Array(items)) => {
                     let mut previous = String::new();
                     for item in items {
-                        let Node::Text(text) = &mut item.node else { continue };
+                        let Value::String(text) = item else { continue };
                         let before = std::mem::replace(&mut previous, text.clone());
                         self.replace_argument(text, &before);
                     }
                 }
-                ("url" | "serverUrl" | "httpUrl", Node::Text(text)) => self.replace_address(key, text),
-                ("replicas", Node::List(items)) => {
+                ("url" | "serverUrl" | "httpUrl", Value::String(text)) => self.replace_address(key, text),
+                ("replicas", Value::Array(items)) => {
                     for item in items {
-                        let Node::Text(text) = &mut item.node else { continue };
+                        let Value::String(text) = item else { continue };
                         self.replace_address(key, text);
                     }
                 }
@@ -221,14 +220,12 @@ impl Replacer<'_> {
     }
 
     /// Replaces the values of the entries that `is_secret` names, and keeps the scheme before a credential.
-    fn replace_values(&mut self, section: &str, entries: &mut [KeyValue], is_secret: impl Fn(&str, &str) -> bool) {
-        for KeyValue { key: name, value, .. } in entries {
-            if let node @ (Node::Int(_) | Node::Float(_)) = &mut value.node
-                && is_secret(name, &node.to_scalar_text())
-            {
-                *node = Node::Text(node.to_scalar_text());
+    fn replace_values(&mut self, section: &str, entries: &mut Settings, is_secret: impl Fn(&str, &str) -> bool) {
+        for (name, value) in entries {
+            if value.is_number() && is_secret(name, &to_scalar_text(value)) {
+                *value = to_scalar_text(value).into();
             }
-            let Node::Text(text) = &mut value.node else { continue };
+            let Value::String(text) = value else { continue };
             if text.is_empty() || text.contains(SECRET_PLACEHOLDER) || !is_secret(name, text) {
                 continue;
             }

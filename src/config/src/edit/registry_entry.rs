@@ -1,56 +1,56 @@
 //! Reads an entry of the MCP registry (`server.json`): a package that a runner starts, or a remote address.
 
+use serde_json::Value;
+
 use super::{
+    Settings,
     paste::{PasteError, PastedServer},
     references::variable_name,
+    set_key,
 };
-use crate::{
-    error::quoted,
-    tree::{KeyValue, Node, find_value},
-};
+use crate::error::quoted;
 
 /// Returns the text of a key, unless it is empty.
-fn text_in<'a>(entries: &'a [KeyValue], key: &str) -> Option<&'a str> {
-    find_value(entries, key).and_then(Node::as_text).filter(|text| !text.is_empty())
+fn text_in<'a>(entries: &'a Settings, key: &str) -> Option<&'a str> {
+    entries.get(key)?.as_str().filter(|text| !text.is_empty())
 }
 
 /// Returns the maps in the list of a key.
-fn maps_in<'a>(entries: &'a [KeyValue], key: &str) -> Vec<&'a [KeyValue]> {
-    let Some(Node::List(items)) = find_value(entries, key) else { return Vec::new() };
-    let maps = items.iter().filter_map(|item| match &item.node {
-        Node::Map(entries) => Some(entries.as_slice()),
-        _ => None,
-    });
-    maps.collect()
+fn maps_in<'a>(entries: &'a Settings, key: &str) -> impl Iterator<Item = &'a Settings> + use<'a> {
+    entries.get(key).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object)
+}
+
+fn is_true(entries: &Settings, key: &str) -> bool {
+    entries.get(key) == Some(&Value::Bool(true))
 }
 
 /// Returns the entry if these are those of a `server.json`, or of a response of the registry that contains one.
-pub(super) fn find(entries: &[KeyValue]) -> Option<&[KeyValue]> {
-    if let Some(Node::Map(server)) = find_value(entries, "server") {
+pub(super) fn find(entries: &Settings) -> Option<&Settings> {
+    if let Some(Value::Object(server)) = entries.get("server") {
         return find(server);
     }
-    let has_list = |key| matches!(find_value(entries, key), Some(Node::List(_)));
+    let has_list = |key| entries.get(key).is_some_and(Value::is_array);
     (has_list("packages") || has_list("remotes")).then_some(entries)
 }
 
 /// Reads the first package that the gateway can start, or else the first remote address.
-pub(super) fn read(entries: &[KeyValue], name: Option<&str>) -> Result<PastedServer, PasteError> {
+pub(super) fn read(entries: &Settings, name: Option<&str>) -> Result<PastedServer, PasteError> {
     let own_name = text_in(entries, "name").and_then(|name| name.rsplit('/').next());
     let name = name.or(own_name).ok_or(PasteError::NameMissing)?;
-    let mut server = PastedServer { name: name.to_owned(), settings: Vec::new(), notes: Vec::new() };
-    let packages = maps_in(entries, "packages");
-    let package = packages.iter().find_map(|package| Some((*package, PackageRunner::for_package(package)?)));
+    let mut server = PastedServer { name: name.to_owned(), settings: Settings::new(), notes: Vec::new() };
+    let mut packages = maps_in(entries, "packages");
+    let package = packages.find_map(|package| Some((package, PackageRunner::for_package(package)?)));
     if let Some((package, runner)) = package {
         server.settings = read_package(package, &runner)?;
-    } else if let Some(remote) = maps_in(entries, "remotes").first() {
+    } else if let Some(remote) = maps_in(entries, "remotes").next() {
         let url = text_in(remote, "url").ok_or(PasteError::NothingFound)?;
-        server.settings.push(KeyValue::new("url", Node::Text(url.to_owned())));
+        set_key(&mut server.settings, "url", url);
         if text_in(remote, "type") == Some("sse") {
-            server.settings.push(KeyValue::new("type", Node::Text("sse".to_owned())));
+            set_key(&mut server.settings, "type", "sse");
         }
-        let headers = read_variables(&maps_in(remote, "headers"), |header| variable_name(&[name, header]));
+        let headers = read_variables(maps_in(remote, "headers"), |header| variable_name(&[name, header]))?;
         if !headers.is_empty() {
-            server.settings.push(KeyValue::new("headers", Node::Map(headers)));
+            set_key(&mut server.settings, "headers", headers);
         }
     } else {
         let message = "the entry has no package of npm, PyPI or a container registry, and no remote address";
@@ -81,21 +81,21 @@ impl PackageRunner {
         Some(Self { command, leading_args, version_separator })
     }
 
-    fn for_package(package: &[KeyValue]) -> Option<Self> {
+    fn for_package(package: &Settings) -> Option<Self> {
         Self::for_registry(text_in(package, "registryType").or_else(|| text_in(package, "registry_name"))?)
     }
 }
 
 /// Returns the settings of a server that is a package.
-fn read_package(package: &[KeyValue], runner: &PackageRunner) -> Result<Vec<KeyValue>, PasteError> {
+fn read_package(package: &Settings, runner: &PackageRunner) -> Result<Settings, PasteError> {
     let identifier = text_in(package, "identifier").or_else(|| text_in(package, "name"));
     let identifier = identifier.ok_or(PasteError::NothingFound)?;
-    let variables = read_variables(&maps_in(package, "environmentVariables"), |name| variable_name(&[name]));
+    let variables = read_variables(maps_in(package, "environmentVariables"), |name| variable_name(&[name]))?;
     let mut args: Vec<String> = runner.leading_args.iter().map(|arg| (*arg).to_owned()).collect();
     if runner.command == "docker" {
-        args.extend(variables.iter().flat_map(|variable| ["-e".to_owned(), variable.key.clone()]));
+        args.extend(variables.keys().flat_map(|name| ["-e".to_owned(), name.clone()]));
     }
-    args.extend(read_arguments(&maps_in(package, "runtimeArguments"))?);
+    args.extend(read_arguments(maps_in(package, "runtimeArguments"))?);
     args.push(match text_in(package, "version").filter(|version| *version != "latest") {
         // The identifier may have a version already. The colon of a host's port and the `@` of an npm scope are not in its
         // last part.
@@ -104,12 +104,12 @@ fn read_package(package: &[KeyValue], runner: &PackageRunner) -> Result<Vec<KeyV
         }
         _ => identifier.to_owned(),
     });
-    args.extend(read_arguments(&maps_in(package, "packageArguments"))?);
-    let args = args.into_iter().map(|arg| Node::Text(arg).without_location()).collect();
-    let mut settings =
-        vec![KeyValue::new("command", Node::Text(runner.command.to_owned())), KeyValue::new("args", Node::List(args))];
+    args.extend(read_arguments(maps_in(package, "packageArguments"))?);
+    let mut settings = Settings::new();
+    set_key(&mut settings, "command", runner.command);
+    set_key(&mut settings, "args", args);
     if !variables.is_empty() {
-        settings.push(KeyValue::new("env", Node::Map(variables)));
+        set_key(&mut settings, "env", variables);
     }
     Ok(settings)
 }
@@ -118,13 +118,12 @@ fn read_package(package: &[KeyValue], runner: &PackageRunner) -> Result<Vec<KeyV
 ///
 /// # Errors
 /// [`PasteError::Unusable`] if a person must choose a value.
-fn read_arguments(arguments: &[&[KeyValue]]) -> Result<Vec<String>, PasteError> {
+fn read_arguments<'a>(arguments: impl Iterator<Item = &'a Settings>) -> Result<Vec<String>, PasteError> {
     let mut words = Vec::new();
     for argument in arguments {
         let name = text_in(argument, "name").filter(|_| text_in(argument, "type") == Some("named"));
         let value = text_in(argument, "value").or_else(|| text_in(argument, "default"));
-        let is_required = find_value(argument, "isRequired") == Some(&Node::Bool(true));
-        if value.is_none() && is_required {
+        if value.is_none() && is_true(argument, "isRequired") {
             let label = name.or_else(|| text_in(argument, "valueHint")).unwrap_or("an argument");
             let message = format!("the entry leaves {} to you; add the server by its command instead", quoted(label));
             return Err(PasteError::Unusable(message));
@@ -139,19 +138,31 @@ fn read_arguments(arguments: &[&[KeyValue]]) -> Result<Vec<String>, PasteError> 
 }
 
 /// Returns the variables or headers that are secret, required or have a default. Secret ones become references.
-fn read_variables(all: &[&[KeyValue]], variable: impl Fn(&str) -> String) -> Vec<KeyValue> {
-    let is_set = |entry: &[KeyValue], key: &str| find_value(entry, key) == Some(&Node::Bool(true));
-    let values = all.iter().filter_map(|entry| {
+///
+/// # Errors
+/// [`PasteError::Unusable`] if a name is given twice.
+fn read_variables<'a>(
+    all: impl Iterator<Item = &'a Settings>,
+    variable: impl Fn(&str) -> String,
+) -> Result<Settings, PasteError> {
+    let values = all.filter_map(|entry| {
         let name = text_in(entry, "name")?;
         let fixed = text_in(entry, "value").or_else(|| text_in(entry, "default")).filter(|value| !value.contains('{'));
         let value = match fixed {
-            Some(value) if !is_set(entry, "isSecret") => value.to_owned(),
-            _ if is_set(entry, "isRequired") => format!("${{{}}}", variable(name)),
+            Some(value) if !is_true(entry, "isSecret") => value.to_owned(),
+            _ if is_true(entry, "isRequired") => format!("${{{}}}", variable(name)),
             _ => return None,
         };
-        Some(KeyValue::new(name, Node::Text(value)))
+        Some((name, value))
     });
-    values.collect()
+    let mut settings = Settings::new();
+    for (name, value) in values {
+        if settings.contains_key(name) {
+            return Err(PasteError::Unusable(format!("the entry names {} twice", quoted(name))));
+        }
+        set_key(&mut settings, name, value);
+    }
+    Ok(settings)
 }
 
 #[cfg(test)]
@@ -205,5 +216,19 @@ mod tests {
         let error = parse_servers(text, None).unwrap_err().to_string();
         assert!(error.contains("`folder`"), "{error}");
         assert!(parse_servers(r#"{"name": "a/b", "packages": [{"registryType": "nuget"}]}"#, None).is_err());
+    }
+
+    #[test]
+    fn name_that_is_given_twice_is_refused() {
+        let names = r#"[{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]"#;
+        for text in [
+            format!(
+                r#"{{"name": "b", "packages": [{{"registryType": "npm", "name": "b", "environmentVariables": {names}}}]}}"#
+            ),
+            format!(r#"{{"name": "b", "remotes": [{{"url": "https://a.example", "headers": {names}}}]}}"#),
+        ] {
+            let error = parse_servers(&text, None).unwrap_err().to_string();
+            assert!(error.contains("`A` twice"), "{error}");
+        }
     }
 }

@@ -3,15 +3,17 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::Value;
+
 use super::{
-    EditError, EditedFile,
-    blocks::{Block, LineRange, Lines, NotEditableError, content_ranges, index_of},
+    EditError, EditedFile, Settings,
+    blocks::{Block, Lines, NotEditableError},
     check_visible, set_key,
 };
 use crate::{
     load::strip_byte_order_mark,
-    tree::{self, KeyValue, LocatedNode, Node, find_value},
-    yaml::{yaml_node, yaml_text},
+    tree::{self, KeyValue, LocatedNode, Node, find_value, to_json_map},
+    yaml::{yaml_text, yaml_value},
 };
 
 /// The section of the rules.
@@ -25,16 +27,16 @@ pub enum RuleEntry {
     /// The present rule at this index, with its lines.
     Existing(usize),
     /// A rule with these keys. It takes the place and the comments of the present rule at the index `replaces`, if one is given.
-    New { replaces: Option<usize>, settings: Vec<KeyValue> },
+    New { replaces: Option<usize>, settings: Settings },
 }
 
 /// Returns the keys of the rules in the text of a file, in order, including disabled ones.
 ///
 /// # Errors
 /// The text is not YAML.
-pub fn rules_in(text: &str) -> Result<Vec<Vec<KeyValue>>, EditError> {
+pub fn rules_in(text: &str) -> Result<Vec<Settings>, EditError> {
     let tree = tree::parse(strip_byte_order_mark(text))?;
-    Ok(rules_of(&tree.node).iter().map(|item| item.node.entries().to_vec()).collect())
+    Ok(rules_of(&tree.node).iter().map(|item| to_json_map(item.node.entries())).collect())
 }
 
 /// Returns the text with these rules in place of the present ones.
@@ -44,15 +46,15 @@ pub fn rules_in(text: &str) -> Result<Vec<Vec<KeyValue>>, EditError> {
 pub fn apply_rules(text: &str, entries: &[RuleEntry]) -> Result<String, EditError> {
     for entry in entries {
         if let RuleEntry::New { settings, .. } = entry {
-            settings.iter().try_for_each(|setting| check_visible(&setting.key, &setting.value.node))?;
+            settings.iter().try_for_each(|(key, value)| check_visible(key, value))?;
         }
     }
     let file = EditedFile::parse(text)?;
     let rules = intended_rules(rules_of(&file.root), entries)?;
-    let mut policy = find_value(file.root.entries(), POLICY).map_or(&[][..], Node::entries).to_vec();
-    set_key(&mut policy, RULES, Node::List(rules.iter().map(|rule| rule.clone().without_location()).collect()));
+    let mut policy = to_json_map(find_value(file.root.entries(), POLICY).map_or(&[][..], Node::entries));
+    set_key(&mut policy, RULES, rules.clone());
     let edit = |lines: &mut Lines, sections: &Block| edit_lines(lines, sections, &file.root, entries, &rules);
-    let edited = file.set_value(POLICY, Node::Map(policy), "rules", edit);
+    let edited = file.set_value(POLICY, Value::Object(policy), "rules", edit);
     edited.map_err(|NotEditableError(reason)| EditError::NotEditable { reason, yaml: rules_to_yaml(&rules) })
 }
 
@@ -65,7 +67,7 @@ pub fn to_yaml(text: &str, entries: &[RuleEntry]) -> Result<String, EditError> {
     Ok(rules_to_yaml(&intended_rules(rules_of(&tree.node), entries)?))
 }
 
-fn rules_to_yaml(rules: &[Node]) -> String {
+fn rules_to_yaml(rules: &[Value]) -> String {
     let lines: String = rules.iter().map(|rule| format_rule(rule, 4, "\n")).collect();
     format!("{POLICY}:\n  {RULES}:{}\n{lines}", if rules.is_empty() { " []" } else { "" })
 }
@@ -88,17 +90,17 @@ fn rules_of(root: &Node) -> &[LocatedNode] {
 ///
 /// # Errors
 /// [`EditError::NoSuchRule`] if an index is not that of a rule, or a rule is kept twice.
-fn intended_rules(old: &[LocatedNode], entries: &[RuleEntry]) -> Result<Vec<Node>, EditError> {
+fn intended_rules(old: &[LocatedNode], entries: &[RuleEntry]) -> Result<Vec<Value>, EditError> {
     let mut kept_indexes = BTreeSet::new();
-    let node = |entry: &RuleEntry| match entry {
+    let value = |entry: &RuleEntry| match entry {
         RuleEntry::Existing(index) if kept_indexes.insert(*index) => {
-            old.get(*index).map(|item| item.node.clone()).ok_or(EditError::NoSuchRule)
+            old.get(*index).map(|item| item.node.to_json()).ok_or(EditError::NoSuchRule)
         }
         RuleEntry::Existing(_) => Err(EditError::NoSuchRule),
         RuleEntry::New { replaces: Some(index), .. } if *index >= old.len() => Err(EditError::NoSuchRule),
-        RuleEntry::New { settings, .. } => Ok(Node::Map(settings.clone())),
+        RuleEntry::New { settings, .. } => Ok(Value::Object(settings.clone())),
     };
-    entries.iter().map(node).collect()
+    entries.iter().map(value).collect()
 }
 
 /// Replaces the lines of the rules in a file with these values.
@@ -107,7 +109,7 @@ fn edit_lines(
     sections: &Block,
     root: &Node,
     entries: &[RuleEntry],
-    rules: &[Node],
+    rules: &[Value],
 ) -> Result<(), NotEditableError> {
     let line_break = lines.line_break;
     let rule_lines =
@@ -127,15 +129,17 @@ fn edit_lines(
         return Ok(());
     };
     let range = block.find_range(index)?;
-    let found = find_rule_block(lines, rules_of(root), &range)?;
+    let items = rules_of(root);
+    let has_block = !items.is_empty() && lines.check_block_key(range.start, RULES).is_ok();
+    let found = has_block.then(|| Block::find_items(lines, items, range.start + 1, range.end)).transpose()?;
     if let Some(items) = found.as_ref().filter(|_| !rules.is_empty()) {
-        let text = compose_rules(lines, items, entries, rules);
-        lines.replace(range.start + 1, items.end, &text);
+        let text = compose_rules(lines, items, range.start + 1, entries, rules);
+        lines.replace(range.start + 1, items.end(), &text);
         return Ok(());
     }
     if found.is_none() {
         // A list on the line of its key has no comments to keep, or is not understood.
-        let first = if rules_of(root).is_empty() { range.start + 1 } else { range.start };
+        let first = if items.is_empty() { range.start + 1 } else { range.start };
         let has_comment = (first..range.end).any(|line| lines.line(line).contains('#'));
         if has_comment || !matches!(old_rules.value.node, Node::List(_) | Node::Null) {
             return Err(NotEditableError::new("the rules are not written as indented lines"));
@@ -144,26 +148,29 @@ fn edit_lines(
     let indent = block.indent;
     let list = if rules.is_empty() { " []" } else { "" };
     let text = format!("{:indent$}{RULES}:{list}{line_break}{}", "", rule_lines(indent + 2));
-    lines.replace(range.start, found.map_or(range.end, |items| items.end), &text);
+    lines.replace(range.start, found.map_or(range.end, |items| items.end()), &text);
     Ok(())
 }
 
 /// Returns the line of a rule behind a dash with this indentation.
-fn format_rule(rule: &Node, indent: usize, line_break: &str) -> String {
-    format!("{:indent$}- {}{line_break}", "", yaml_node(rule, &yaml_text))
+fn format_rule(rule: &Value, indent: usize, line_break: &str) -> String {
+    format!("{:indent$}- {}{line_break}", "", yaml_value(rule, &yaml_text))
 }
 
-/// Returns the lines of the new rules. A kept rule keeps its lines, and a replaced one the comments above it.
-fn compose_rules(lines: &Lines, items: &RuleBlock, entries: &[RuleEntry], rules: &[Node]) -> String {
+/// Returns the lines of the new rules. A kept rule keeps its lines, and a replaced one the comments above it. `first` is the first
+/// line that belongs to the list.
+fn compose_rules(lines: &Lines, items: &Block, first: usize, entries: &[RuleEntry], rules: &[Value]) -> String {
     let mut text = String::new();
     for (entry, rule) in entries.iter().zip(rules) {
-        let (origin, is_kept) = match entry {
-            RuleEntry::Existing(index) => (items.rules.get(*index), true),
-            RuleEntry::New { replaces, .. } => (replaces.and_then(|index| items.rules.get(index)), false),
+        let (index, is_kept) = match entry {
+            RuleEntry::Existing(index) => (Some(*index), true),
+            RuleEntry::New { replaces, .. } => (*replaces, false),
         };
-        if let Some(RuleLines { first_comment, content }) = origin {
-            let end = if is_kept { content.end } else { content.start };
-            for line in *first_comment..end {
+        if let Some((index, old)) = index.and_then(|index| Some((index, items.entries.get(index)?))) {
+            let rule_before = index.checked_sub(1).and_then(|before| items.entries.get(before));
+            let first_comment = rule_before.map_or(first, |before| before.end);
+            let end = if is_kept { old.end } else { old.start };
+            for line in first_comment..end {
                 text.push_str(lines.line(line).trim_end_matches(['\n', '\r']));
                 text.push_str(lines.line_break);
             }
@@ -173,57 +180,6 @@ fn compose_rules(lines: &Lines, items: &RuleBlock, entries: &[RuleEntry], rules:
         }
     }
     text
-}
-
-/// The lines of a rule and of the comments above it.
-struct RuleLines {
-    /// The first line of the comments, or of the rule if it has none.
-    first_comment: usize,
-    content: LineRange,
-}
-
-/// The rules of a list in block style.
-struct RuleBlock {
-    /// The number of spaces before each dash.
-    indent: usize,
-    rules: Vec<RuleLines>,
-    /// The line after the last rule.
-    end: usize,
-}
-
-/// Finds the lines of rules that each begin with a dash on a line of its own. Returns `None` for another style.
-fn find_rule_block(
-    lines: &Lines,
-    items: &[LocatedNode],
-    range: &LineRange,
-) -> Result<Option<RuleBlock>, NotEditableError> {
-    if lines.check_block_key(range.start, RULES).is_err() || items.is_empty() {
-        return Ok(None);
-    }
-    let mut starts = Vec::new();
-    let mut indent = None;
-    for item in items {
-        let line = index_of(item.line).filter(|line| (range.start + 1..range.end).contains(line));
-        let spaces = line.and_then(|line| {
-            let body = lines.line(line).trim_start_matches(' ');
-            body.starts_with("- ").then_some(lines.line(line).len() - body.len())
-        });
-        let (Some(line), Some(spaces)) = (line, spaces) else {
-            return Err(NotEditableError::new("not every rule begins on a line of its own"));
-        };
-        if *indent.get_or_insert(spaces) != spaces || starts.last().is_some_and(|last| *last >= line) {
-            return Err(NotEditableError::new("not every rule begins on a line of its own"));
-        }
-        starts.push(line);
-    }
-    let indent = indent.unwrap_or_default();
-    let mut end = range.start + 1;
-    let rules = content_ranges(lines, &starts, range.end, indent).into_iter().map(|content| {
-        let first_comment = std::mem::replace(&mut end, content.end);
-        RuleLines { first_comment, content }
-    });
-    let rules = rules.collect();
-    Ok(Some(RuleBlock { indent, rules, end }))
 }
 
 #[cfg(test)]
@@ -246,8 +202,8 @@ policy:
 mcpServers: {}
 ";
 
-    fn settings(text: &str) -> Vec<KeyValue> {
-        tree::parse(text).unwrap().node.entries().to_vec()
+    fn settings(text: &str) -> Settings {
+        to_json_map(tree::parse(text).unwrap().node.entries())
     }
 
     fn new_entry(replaces: Option<usize>, text: &str) -> RuleEntry {

@@ -3,37 +3,32 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
-    sync::{Arc, LazyLock},
+    sync::Arc,
 };
 
-use super::{DEFAULT_TREE, Flags, NON_KEY_VARIABLES, VARIABLE_PREFIX, join_key, list_keys, not_unicode, variable_name};
+use super::{DEFAULTS, Flags, NON_KEY_VARIABLES, VARIABLE_PREFIX, join_key, not_unicode, variable_name};
 use crate::{
     environment::Environment,
-    error::{Origin, Problem, quoted, quoted_key},
-    reader::{LayerValue, Reader},
+    error::{Origin, Problem, invalid, quoted, quoted_key},
+    reader::{Reader, SourcedNode},
     tree::{self, LocatedNode, Node},
 };
 use countersign_protocol::suggest;
 
-/// The layers of the configuration. Later layers override earlier ones.
-#[derive(Clone)]
+/// The layers of the configuration. Later layers override earlier ones, and none adds a key.
 pub(super) struct Layers {
-    keys: BTreeSet<&'static str>,
-    pub values: BTreeMap<String, LayerValue>,
+    pub values: BTreeMap<String, SourcedNode>,
     pub problems: Vec<Problem>,
 }
 
 impl Layers {
     /// Starts with the built-in defaults.
     pub fn new() -> Self {
-        // The file with the defaults is longer than most configurations, and read several times at each start.
-        static DEFAULTS: LazyLock<Layers> = LazyLock::new(|| {
-            let mut layers =
-                Layers { keys: list_keys().into_iter().collect(), values: BTreeMap::new(), problems: Vec::new() };
-            layers.add_section("", DEFAULT_TREE.clone(), &|_, _| Origin::Default, &Arc::from(Path::new("/")));
-            layers
-        });
-        DEFAULTS.clone()
+        let base: Arc<Path> = Arc::from(Path::new("/"));
+        let to_value = |(key, node): &(String, Node)| {
+            (key.clone(), SourcedNode { node: node.clone(), origin: Origin::Default, base: Arc::clone(&base) })
+        };
+        Self { values: DEFAULTS.iter().map(to_value).collect(), problems: Vec::new() }
     }
 
     /// Returns a reader of the values that has the problems of the layers.
@@ -65,9 +60,8 @@ impl Layers {
         match tree::parse(text) {
             Ok(value) => self.add_section("", value, locate, &Arc::from(base)),
             Err(error) => {
-                let message = format!("not YAML: {}", error.message);
                 let remedy = "Look at this line and the one above: indentation, quotes, brackets, keys given twice.";
-                self.report(locate(error.line, error.column), None, message, remedy);
+                self.report(locate(error.line, error.column), None, format!("not YAML: {}", error.message), remedy);
             }
         }
     }
@@ -87,9 +81,9 @@ impl Layers {
         for entry in entries {
             let key = join_key(path, &entry.key);
             let dotted = entry.key.contains('.');
-            if !dotted && self.keys.contains(key.as_str()) {
+            if !dotted && self.values.contains_key(&key) {
                 let origin = locate(entry.line, entry.column);
-                self.values.insert(key, LayerValue { node: entry.value.node, origin, base: Arc::clone(base) });
+                self.values.insert(key, SourcedNode { node: entry.value.node, origin, base: Arc::clone(base) });
             } else if !dotted && self.is_section(&key) {
                 self.add_section(&key, entry.value, locate, base);
             } else {
@@ -100,17 +94,16 @@ impl Layers {
     }
 
     fn is_section(&self, path: &str) -> bool {
-        self.keys.iter().any(|key| key.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
+        self.values.keys().any(|key| key.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
     }
 
     /// Returns the names that are allowed directly below a section.
-    fn child_keys(&self, path: &str) -> Vec<&'static str> {
-        let below = |key: &&'static str| -> Option<&'static str> {
-            let rest = if path.is_empty() { key } else { key.strip_prefix(path)?.strip_prefix('.')? };
+    fn child_keys(&self, path: &str) -> Vec<&str> {
+        let names = self.values.keys().filter_map(|key| {
+            let rest = if path.is_empty() { key.as_str() } else { key.strip_prefix(path)?.strip_prefix('.')? };
             rest.split('.').next()
-        };
-        let names: BTreeSet<&str> = self.keys.iter().filter_map(below).collect();
-        names.into_iter().collect()
+        });
+        names.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     fn suggest_key(&self, section: &str, name: &str) -> String {
@@ -119,7 +112,7 @@ impl Layers {
         }
         // The name is right, but in the wrong section.
         let last = name.rsplit('.').next().unwrap_or(name);
-        if let Some(key) = self.keys.iter().find(|key| key.rsplit('.').next() == Some(last)) {
+        if let Some(key) = self.values.keys().find(|key| key.rsplit('.').next() == Some(last)) {
             return format!("Did you mean `{key}`, nested as `{}`?", key.replace('.', ": { "));
         }
         format!("Keys here: {}. All keys are in config/countersign.yaml.", self.child_keys(section).join(", "))
@@ -127,13 +120,13 @@ impl Layers {
 
     fn add_environment(&mut self, env: &Environment) {
         let base: Arc<Path> = Arc::from(env.cwd.as_path());
-        let variables: BTreeMap<String, &'static str> =
-            self.keys.iter().map(|key| (variable_name(key), *key)).collect();
+        let variables: BTreeMap<String, String> =
+            self.values.keys().map(|key| (variable_name(key), key.clone())).collect();
         for (name, key) in &variables {
             match env.var(name) {
                 Ok(Some(text)) => {
                     let (node, origin) = (Node::Text(text.to_owned()), Origin::Env(name.clone()));
-                    self.values.insert((*key).to_owned(), LayerValue { node, origin, base: Arc::clone(&base) });
+                    self.values.insert(key.clone(), SourcedNode { node, origin, base: Arc::clone(&base) });
                 }
                 Ok(None) => {}
                 Err(_) => self.problems.push(not_unicode(name, Some(key))),
@@ -160,13 +153,13 @@ impl Layers {
     }
 
     fn report(&mut self, origin: Origin, key: Option<&str>, message: impl Into<String>, remedy: impl Into<String>) {
-        self.problems.push(Problem::new(origin, key, (message.into(), remedy.into())));
+        self.problems.push(Problem::new(origin, key, invalid(message, remedy)));
     }
 
     fn add_flag(&mut self, key: &str, flag: &'static str, value: Option<String>, env: &Environment) {
         if let Some(text) = value {
             let (node, base) = (Node::Text(text), Arc::from(env.cwd.as_path()));
-            self.values.insert(key.to_owned(), LayerValue { node, origin: Origin::Flag(flag), base });
+            self.values.insert(key.to_owned(), SourcedNode { node, origin: Origin::Flag(flag), base });
         }
     }
 }

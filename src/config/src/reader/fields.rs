@@ -6,12 +6,12 @@ use std::{
     time::Duration,
 };
 
-use super::{LayerValue, Reader};
+use super::{Reader, SourcedNode};
 use crate::{
     environment::Environment,
-    error::{Origin, quoted, quoted_key},
+    error::{Origin, ValueError, invalid, quoted, quoted_key},
     tree::{KeyValue, LocatedNode, Node},
-    values::{Kind, Value, ValueError, describe, duration, read_text},
+    values::{Kind, KindInput, describe, duration, read_text},
     variables,
 };
 use countersign_protocol::suggest;
@@ -27,7 +27,7 @@ pub(crate) struct ExpandedText {
 /// A reader of the keys of one map, which reports problems with their positions.
 pub(crate) struct Fields<'a> {
     reader: &'a mut Reader,
-    layer_value: &'a LayerValue,
+    sourced: &'a SourcedNode,
     /// The key of the map as messages name it.
     key: String,
     origin: Origin,
@@ -41,17 +41,17 @@ pub(crate) struct Fields<'a> {
 impl<'a> Fields<'a> {
     pub(crate) fn new(
         reader: &'a mut Reader,
-        layer_value: &'a LayerValue,
+        sourced: &'a SourcedNode,
         key: String,
         origin: Origin,
         entries: &'a [KeyValue],
     ) -> Self {
         for entry in entries {
-            let origin = layer_value.origin_at(entry.line, entry.column);
+            let origin = sourced.origin_at(entry.line, entry.column);
             reader.key_origins.insert(format!("{key}.{}", quoted_key(&entry.key)), origin);
         }
         let earlier_problems = reader.problems.len();
-        Self { reader, layer_value, key, origin, entries, keeps_null: false, earlier_problems }
+        Self { reader, sourced, key, origin, entries, keeps_null: false, earlier_problems }
     }
 
     /// Returns `true` if a problem was found in this map.
@@ -59,16 +59,17 @@ impl<'a> Fields<'a> {
         self.reader.problems.len() > self.earlier_problems
     }
 
-    pub(crate) fn layer_value(&self) -> &'a LayerValue {
-        self.layer_value
+    /// Returns the directory that relative paths are resolved against.
+    pub(crate) fn base(&self) -> &'a Path {
+        &self.sourced.base
     }
 
     pub(crate) fn env(&self) -> &Environment {
         &self.reader.env
     }
 
-    fn value<'n>(&'n self, node: &'n Node) -> Value<'n> {
-        Value { node, is_textual: false, env: &self.reader.env, base: &self.layer_value.base }
+    fn input<'n>(&'n self, node: &'n Node) -> KindInput<'n> {
+        KindInput { node, is_textual: false, env: &self.reader.env, base: self.base() }
     }
 
     /// Returns the unparsed value of a key.
@@ -84,7 +85,7 @@ impl<'a> Fields<'a> {
 
     /// Records the map for `config show`.
     pub(crate) fn add_setting(&mut self, key: &'static str, value: String) {
-        self.reader.add_setting(key, value, self.layer_value);
+        self.reader.add_setting(key, value);
     }
 
     /// Notes that the map is a disabled server whose tools have this prefix.
@@ -104,12 +105,12 @@ impl<'a> Fields<'a> {
 
     /// Reports a problem with a part of a value, to which `name` is the path.
     pub(crate) fn report_at(&mut self, located: &LocatedNode, name: &str, error: ValueError) {
-        self.push_problem(self.layer_value.origin_of_node(located), name, error);
+        self.push_problem(self.sourced.origin_of_node(located), name, error);
     }
 
     /// Reports a problem with the value of a key, or with the whole map if `name` is empty.
     pub(crate) fn report(&mut self, name: &str, message: impl Into<String>, remedy: impl Into<String>) {
-        let error = (message.into(), remedy.into());
+        let error = invalid(message, remedy);
         match self.value_of(name) {
             Some(value) => self.report_at(value, name, error),
             None => self.push_problem(self.origin.clone(), name, error),
@@ -118,7 +119,7 @@ impl<'a> Fields<'a> {
 
     /// Reports the error of a value. Returns the value if there is none.
     pub(crate) fn accept<T>(&mut self, name: &str, result: Result<T, ValueError>) -> Option<T> {
-        result.map_err(|(message, remedy)| self.report(name, message, remedy)).ok()
+        result.map_err(|ValueError { message, remedy }| self.report(name, message, remedy)).ok()
     }
 
     pub(crate) fn warn(&mut self, warning: &str) {
@@ -135,8 +136,8 @@ impl<'a> Fields<'a> {
                 (_, Some(near)) => format!("Did you mean `{near}`?"),
                 (_, None) => format!("Keys here: {}. All are in config/countersign.yaml.", keys.join(", ")),
             };
-            let (origin, name) = (self.layer_value.origin_at(entry.line, entry.column), quoted_key(&entry.key));
-            self.push_problem(origin, &name, ("unknown key".to_owned(), remedy));
+            let (origin, name) = (self.sourced.origin_at(entry.line, entry.column), quoted_key(&entry.key));
+            self.push_problem(origin, &name, invalid("unknown key", remedy));
         }
     }
 
@@ -148,7 +149,7 @@ impl<'a> Fields<'a> {
 
     /// Reads a value of this kind.
     pub(crate) fn read<T: 'static>(&mut self, name: &str, kind: Kind<T>) -> Option<T> {
-        let result = kind.read(&self.value(&self.value_of(name)?.node));
+        let result = kind.read(&self.input(&self.value_of(name)?.node));
         self.accept(name, result)
     }
 
@@ -169,7 +170,7 @@ impl<'a> Fields<'a> {
         let kind = duration(range);
         self.map_entries(name, |f, entry| {
             check_glob(&entry.key)?;
-            Ok((entry.key.clone(), kind.read(&f.value(&entry.value.node))?))
+            Ok((entry.key.clone(), kind.read(&f.input(&entry.value.node))?))
         })
     }
 
@@ -182,9 +183,7 @@ impl<'a> Fields<'a> {
         let mut all = Vec::new();
         let entries = self.parse(name, |node| match node {
             Node::Map(entries) => Ok(entries.as_slice()),
-            other => {
-                Err((format!("expected a map, found {}", other.describe_kind()), "Write {name: value}.".to_owned()))
-            }
+            other => Err(invalid(format!("expected a map, found {}", other.describe_kind()), "Write {name: value}.")),
         });
         for entry in entries.unwrap_or_default() {
             match parse(self, entry) {
@@ -203,7 +202,7 @@ impl<'a> Fields<'a> {
     ) -> Vec<T> {
         let items = self.parse(name, |node| match node {
             Node::List(items) => Ok(items.as_slice()),
-            other => Err((format!("expected a list, found {}", describe(other)), "Write [first, second].".to_owned())),
+            other => Err(invalid(format!("expected a list, found {}", describe(other)), "Write [first, second].")),
         });
         self.parse_each(name, items.unwrap_or_default(), parse)
     }
@@ -257,12 +256,12 @@ impl<'a> Fields<'a> {
     pub(crate) fn nested(&mut self, name: &str, value: &'a LocatedNode, keys: &[&str]) -> Option<Fields<'_>> {
         let Node::Map(entries) = &value.node else {
             let message = format!("expected a map, found {}", value.node.describe_kind());
-            self.report_at(value, name, (message, format!("Keys here: {}.", keys.join(", "))));
+            self.report_at(value, name, invalid(message, format!("Keys here: {}.", keys.join(", "))));
             return None;
         };
-        let (key, origin) = (format!("{}.{name}", self.key), self.layer_value.origin_of_node(value));
+        let (key, origin) = (format!("{}.{name}", self.key), self.sourced.origin_of_node(value));
         let keeps_null = self.keeps_null;
-        let mut fields = Fields { keeps_null, ..Fields::new(self.reader, self.layer_value, key, origin, entries) };
+        let mut fields = Fields { keeps_null, ..Fields::new(self.reader, self.sourced, key, origin, entries) };
         fields.reject_unknown_keys(keys);
         Some(fields)
     }
@@ -271,7 +270,7 @@ impl<'a> Fields<'a> {
     pub(crate) fn resolve_path(&self, text: &ExpandedText, base: &Path) -> Result<PathBuf, ValueError> {
         let ExpandedText { source, value } = text;
         if value.is_empty() {
-            return Err(("the path is empty".to_owned(), "Name a file or a folder, or take the line out.".to_owned()));
+            return Err(invalid("the path is empty", "Name a file or a folder, or take the line out."));
         }
         let symbolic = source.starts_with('~') || (source.starts_with('$') && !source.starts_with("${"));
         if symbolic { self.env().expand_path(value, base) } else { Ok(base.join(value)) }
@@ -280,7 +279,7 @@ impl<'a> Fields<'a> {
     /// Reads a path, and resolves it against the folder of the configuration file.
     pub(crate) fn path(&mut self, name: &str) -> Option<PathBuf> {
         let text = self.expanded_text(name)?;
-        let path = self.resolve_path(&text, &self.layer_value.base);
+        let path = self.resolve_path(&text, self.base());
         self.accept(name, path)
     }
 
@@ -294,12 +293,12 @@ impl<'a> Fields<'a> {
 /// Expands the variables of a text. Rejects NUL characters, which no program or protocol could take.
 pub(crate) fn expand_text(node: &Node, env: &Environment) -> Result<ExpandedText, ValueError> {
     let Node::Text(written) = node else {
-        let remedy = "Put it in quotes if it is meant so.".to_owned();
-        return Err((format!("expected a text, found {}", node.describe_kind()), remedy));
+        let remedy = "Put it in quotes if it is meant so.";
+        return Err(invalid(format!("expected a text, found {}", node.describe_kind()), remedy));
     };
     let value = variables::expand(written, env)?;
     if value.contains('\0') {
-        return Err(("the text contains a NUL character".to_owned(), "Take it out.".to_owned()));
+        return Err(invalid("the text contains a NUL character", "Take it out."));
     }
     Ok(ExpandedText { source: written.clone(), value })
 }
@@ -307,9 +306,9 @@ pub(crate) fn expand_text(node: &Node, env: &Environment) -> Result<ExpandedText
 fn check_glob(text: &str) -> Result<(), ValueError> {
     let remedy = || "Write a tool's own name; * stands for any characters.".to_owned();
     if text.is_empty() {
-        return Err(("the pattern is empty".to_owned(), remedy()));
+        return Err(invalid("the pattern is empty", remedy()));
     }
     globset::Glob::new(text)
         .map(drop)
-        .map_err(|error| (format!("{} is not a pattern: {}", quoted(text), error.kind()), remedy()))
+        .map_err(|error| invalid(format!("{} is not a pattern: {}", quoted(text), error.kind()), remedy()))
 }

@@ -4,24 +4,26 @@ pub(super) mod fields;
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
+use serde_json::{Map, Value};
+
 use self::fields::Fields;
 use super::{
     environment::Environment,
-    error::{Origin, Problem, quoted, quoted_key},
-    tree::{KeyValue, LocatedNode, Node},
-    values::{Kind, Value, ValueError, describe, ensure},
+    error::{Origin, Problem, ValueError, invalid, quoted, quoted_key},
+    tree::{KeyValue, LocatedNode, Node, to_json_map},
+    values::{Kind, KindInput, describe, ensure},
 };
 
-/// A value from one layer.
+/// A value with the layer that it comes from.
 #[derive(Clone, Debug)]
-pub struct LayerValue {
+pub struct SourcedNode {
     pub node: Node,
     pub origin: Origin,
     /// The directory that relative paths are resolved against.
     pub base: Arc<Path>,
 }
 
-impl LayerValue {
+impl SourcedNode {
     /// Returns the origin of a position inside the value.
     pub(super) fn origin_at(&self, line: u64, column: u64) -> Origin {
         match &self.origin {
@@ -34,9 +36,9 @@ impl LayerValue {
         self.origin_at(located.line, located.column)
     }
 
-    fn value<'a>(&'a self, env: &'a Environment) -> Value<'a> {
+    fn input<'a>(&'a self, env: &'a Environment) -> KindInput<'a> {
         let is_textual = matches!(self.origin, Origin::Env(_) | Origin::Flag(_));
-        Value { node: &self.node, is_textual, env, base: &self.base }
+        KindInput { node: &self.node, is_textual, env, base: &self.base }
     }
 }
 
@@ -52,7 +54,7 @@ pub struct Setting {
 /// Reads keys, and collects all problems instead of stopping at the first.
 #[derive(Debug, Default)]
 pub struct Reader {
-    values: BTreeMap<String, LayerValue>,
+    values: BTreeMap<String, SourcedNode>,
     pub(super) env: Environment,
     pub settings: Vec<Setting>,
     pub problems: Vec<Problem>,
@@ -74,7 +76,7 @@ pub(super) struct NamedMap {
     pub max_entries: usize,
     pub check_name: fn(&str) -> Result<(), ValueError>,
     /// Formats the map for `config show`.
-    pub show: fn(&[KeyValue]) -> String,
+    pub show: fn(&Map<String, Value>) -> String,
 }
 
 /// A list of maps, such as `policy.rules`.
@@ -92,7 +94,7 @@ pub(super) struct MapList {
 }
 
 impl Reader {
-    pub(super) fn new(values: BTreeMap<String, LayerValue>, problems: Vec<Problem>, env: Environment) -> Self {
+    pub(super) fn new(values: BTreeMap<String, SourcedNode>, problems: Vec<Problem>, env: Environment) -> Self {
         Self { values, problems, env, ..Self::default() }
     }
 
@@ -104,9 +106,9 @@ impl Reader {
     /// Reads the value of a key. Returns `filler` after reporting a problem.
     pub(super) fn read_or<T: 'static>(&mut self, key: &'static str, kind: Kind<T>, filler: T) -> T {
         let Some(found) = self.find(key) else { return filler };
-        match kind.read(&found.value(&self.env)) {
+        match kind.read(&found.input(&self.env)) {
             Ok(value) => {
-                self.add_setting(key, kind.show(&value), &found);
+                self.add_setting(key, kind.show(&value));
                 value
             }
             Err(error) => {
@@ -118,25 +120,24 @@ impl Reader {
 
     /// Returns the value of a key with its origin, for a caller that reads its parts. Reports a problem and returns `None`
     /// if the value is missing or not YAML.
-    pub(super) fn layer_value(&mut self, key: &'static str) -> Option<LayerValue> {
-        let layer_value = self.find(key)?;
-        match layer_value.value(&self.env).structured() {
-            Ok(node) => Some(LayerValue { node: node.into_owned(), ..layer_value }),
+    pub(super) fn sourced_node(&mut self, key: &'static str) -> Option<SourcedNode> {
+        let sourced = self.find(key)?;
+        match sourced.input(&self.env).structured() {
+            Ok(node) => Some(SourcedNode { node: node.into_owned(), ..sourced }),
             Err(error) => {
-                self.report(key, layer_value.origin, error);
+                self.report(key, sourced.origin, error);
                 None
             }
         }
     }
 
-    fn find(&mut self, key: &'static str) -> Option<LayerValue> {
-        let layer_value = self.values.get(key).cloned();
-        if layer_value.is_none() {
-            let remedy = "This is a mistake in the program; please report it.".to_owned();
-            let message = "the built-in defaults do not name this key".to_owned();
-            self.report(key, Origin::Default, (message, remedy));
+    fn find(&mut self, key: &'static str) -> Option<SourcedNode> {
+        let sourced = self.values.get(key).cloned();
+        if sourced.is_none() {
+            let message = "the built-in defaults do not name this key";
+            self.report(key, Origin::Default, invalid(message, "This is a mistake in the program; please report it."));
         }
-        layer_value
+        sourced
     }
 
     /// Reads a map that may be `null`. `mismatch` returns the error of any other value.
@@ -146,13 +147,13 @@ impl Reader {
         mismatch: impl FnOnce(&Node) -> ValueError,
         read: impl FnOnce(&mut Fields<'_>) -> Option<T>,
     ) -> Option<T> {
-        let layer_value = self.layer_value(key)?;
-        let origin = layer_value.origin.clone();
-        match &layer_value.node {
+        let sourced = self.sourced_node(key)?;
+        let origin = sourced.origin.clone();
+        match &sourced.node {
             Node::Map(entries) => {
-                return read(&mut Fields::new(self, &layer_value, key.to_owned(), origin, entries));
+                return read(&mut Fields::new(self, &sourced, key.to_owned(), origin, entries));
             }
-            Node::Null => self.add_setting(key, "null".to_owned(), &layer_value),
+            Node::Null => self.add_setting(key, "null".to_owned()),
             other => self.report(key, origin, mismatch(other)),
         }
         None
@@ -165,80 +166,81 @@ impl Reader {
         read_entry: impl Fn(&str, &mut Fields<'_>) -> Option<T>,
     ) -> Vec<T> {
         let NamedMap { key, noun, example, max_entries, check_name, show } = map;
-        let Some(layer_value) = self.layer_value(key) else { return Vec::new() };
-        let entries: &[KeyValue] = match &layer_value.node {
+        let Some(sourced) = self.sourced_node(key) else { return Vec::new() };
+        let entries: &[KeyValue] = match &sourced.node {
             Node::Map(entries) if entries.len() > *max_entries => {
-                let error = (format!("{} {noun}s", entries.len()), format!("Keep at most {max_entries}."));
-                self.report(key, layer_value.origin.clone(), error);
+                let error = invalid(format!("{} {noun}s", entries.len()), format!("Keep at most {max_entries}."));
+                self.report(key, sourced.origin.clone(), error);
                 return Vec::new();
             }
             Node::Map(entries) => entries,
             Node::Null => &[],
             other => {
                 let message = format!("expected a map of {noun}s, found {}", describe(other));
-                self.report(key, layer_value.origin.clone(), (message, format!("Write {{name: {example}}}.")));
+                self.report(key, sourced.origin.clone(), invalid(message, format!("Write {{name: {example}}}.")));
                 return Vec::new();
             }
         };
-        self.add_setting(key, show(entries), &layer_value);
+        self.add_setting(key, show(&to_json_map(entries)));
         let mut all = Vec::new();
         for entry in entries {
             let key = format!("{key}.{}", quoted_key(&entry.key));
-            let origin = layer_value.origin_at(entry.line, entry.column);
+            let origin = sourced.origin_at(entry.line, entry.column);
             self.key_origins.insert(key.clone(), origin.clone());
             if let Err(error) = check_name(&entry.key) {
                 self.report(&key, origin, error);
             } else if let Node::Map(values) = &entry.value.node {
-                all.extend(read_entry(&entry.key, &mut Fields::new(self, &layer_value, key, origin, values)));
+                all.extend(read_entry(&entry.key, &mut Fields::new(self, &sourced, key, origin, values)));
             } else {
                 let message = format!("expected a {noun}, found {}", entry.value.node.describe_kind());
-                self.report(&key, origin, (message, format!("Write {example}.")));
+                self.report(&key, origin, invalid(message, format!("Write {example}.")));
             }
         }
         all
     }
 
     /// Reads every entry of a list of maps, each with its number from 1. Returns `None` after reporting a value that is
-    /// not a list, and otherwise the entries with the value that they came from.
+    /// not a list.
     pub(super) fn read_list<T>(
         &mut self,
         list: &MapList,
         mut read_entry: impl FnMut(usize, &mut Fields<'_>) -> T,
-    ) -> Option<(Vec<T>, LayerValue)> {
+    ) -> Option<Vec<T>> {
         let MapList { key, noun, example, keys, max_entries, keeps_null } = list;
-        let layer_value = self.layer_value(key)?;
-        let items: &[LocatedNode] = match &layer_value.node {
+        let sourced = self.sourced_node(key)?;
+        let items: &[LocatedNode] = match &sourced.node {
             Node::Null => &[],
             Node::List(items) if items.len() <= *max_entries => items,
             other => {
-                let (message, remedy) = match other {
-                    Node::List(_) => (format!("more than {max_entries} {noun}s"), "Remove some.".to_owned()),
-                    _ => {
-                        let message = format!("expected a list of {noun}s, found {}", other.describe_kind());
-                        (message, format!("Write - {example}."))
-                    }
+                let error = match other {
+                    Node::List(_) => invalid(format!("more than {max_entries} {noun}s"), "Remove some."),
+                    _ => invalid(
+                        format!("expected a list of {noun}s, found {}", other.describe_kind()),
+                        format!("Write - {example}."),
+                    ),
                 };
-                self.report(key, layer_value.origin.clone(), (message, remedy));
+                self.report(key, sourced.origin.clone(), error);
                 return None;
             }
         };
         let mut all = Vec::new();
         for (item, number) in items.iter().zip(1..) {
-            let origin = layer_value.origin_of_node(item);
+            let origin = sourced.origin_of_node(item);
             if let Node::Map(entries) = &item.node {
-                let mut fields = Fields::new(self, &layer_value, (*key).to_owned(), origin, entries);
+                let mut fields = Fields::new(self, &sourced, (*key).to_owned(), origin, entries);
                 fields.keeps_null = *keeps_null;
                 all.push(read_entry(number, &mut fields));
             } else {
                 let message = format!("{noun} {number} is {}, not a map", item.node.describe_kind());
-                self.report(key, origin, (message, format!("Keys of a {noun}: {}.", keys.join(", "))));
+                self.report(key, origin, invalid(message, format!("Keys of a {noun}: {}.", keys.join(", "))));
             }
         }
-        Some((all, layer_value))
+        Some(all)
     }
 
-    pub(super) fn add_setting(&mut self, key: &'static str, value: String, source: &LayerValue) {
-        self.settings.push(Setting { key, value, origin: source.origin.clone() });
+    /// Records the value of a key for `config show`.
+    pub(super) fn add_setting(&mut self, key: &'static str, value: String) {
+        self.settings.push(Setting { key, value, origin: self.origin(key) });
     }
 
     pub(super) fn report(&mut self, key: &str, origin: Origin, error: ValueError) {
@@ -246,8 +248,8 @@ impl Reader {
     }
 
     /// Reports a problem of a key at the place that set it.
-    pub(super) fn report_at_origin(&mut self, key: &str, message: String, remedy: &str) {
-        self.report(key, self.origin(key), (message, remedy.to_owned()));
+    pub(super) fn report_at_origin(&mut self, key: &str, message: impl Into<String>, remedy: impl Into<String>) {
+        self.report(key, self.origin(key), invalid(message, remedy));
     }
 
     /// Returns the origin of a key's value. Keys are written as in problems.
@@ -265,6 +267,6 @@ pub(super) fn check_plain_name(name: &str, noun: &str, extra_chars: &[char]) -> 
     ensure(fits, || {
         let extra_chars = extra_chars.iter().map(char::to_string).collect::<Vec<_>>().join(" ");
         let remedy = format!("Use 1 to 64 letters, digits and {extra_chars}, beginning with a letter or a digit.");
-        (format!("{} cannot be a {noun}'s name", quoted(name)), remedy)
+        invalid(format!("{} cannot be a {noun}'s name", quoted(name)), remedy)
     })
 }

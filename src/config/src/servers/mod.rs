@@ -23,11 +23,11 @@ use std::{
 
 use super::{
     BreakerConfig, ListsConfig, UpstreamConfig, UpstreamTarget, authorities, check,
-    error::{quoted, quoted_key},
+    error::{ValueError, invalid, quoted, quoted_key},
     reader::fields::Fields,
     reader::{NamedMap, Reader},
     tree::Node,
-    values::{ValueError, boolean, choice, count, duration, is_visible_text, size, variant},
+    values::{boolean, choice, count, duration, is_visible_text, size, variant},
 };
 use countersign_domain::BUILT_IN_PROVIDERS;
 
@@ -104,15 +104,15 @@ pub(super) fn read(r: &mut Reader) -> Vec<UpstreamConfig> {
 fn check_name(name: &str) -> Result<(), ValueError> {
     if !is_visible_text(name, MAX_NAME_CHARS) || name.trim() != name || name.contains(['\n', '\t']) {
         let remedy = format!("Choose 1 to {MAX_NAME_CHARS} visible characters.");
-        return Err((format!("{} cannot be a server's name", quoted(name)), remedy));
+        return Err(invalid(format!("{} cannot be a server's name", quoted(name)), remedy));
     }
     if matches!(name, "." | ".." | "callback") {
         let message =
             format!("{name} cannot be a server's name, because /api/servers/{name} is another path of the REST API");
-        return Err((message, "Choose another name.".to_owned()));
+        return Err(invalid(message, "Choose another name."));
     }
     if BUILT_IN_PROVIDERS.contains(&name.to_lowercase().as_str()) {
-        return Err((format!("{name} is a provider of the gateway itself"), "Choose another name.".to_owned()));
+        return Err(invalid(format!("{name} is a provider of the gateway itself"), "Choose another name."));
     }
     Ok(())
 }

@@ -9,10 +9,10 @@ use super::{oauth, redaction};
 use crate::reader::fields::{ExpandedText, Fields, expand_text};
 use crate::{
     Secret, UpstreamTarget, UrlTransport,
-    error::quoted,
+    error::{ValueError, invalid, quoted},
     loopback::is_loopback,
     tree::Node,
-    values::{ValueError, read_text},
+    values::read_text,
 };
 
 /// Headers that only the gateway sets.
@@ -151,7 +151,7 @@ fn read_command(f: &mut Fields<'_>) -> Option<(UpstreamTarget, String)> {
         f.report("command", "the command is empty", "Name a program.");
         return None;
     }
-    let base = &f.layer_value().base;
+    let base = f.base();
     let cwd = f.path("cwd");
     let program = resolve_program(f, &command, cwd.as_deref().unwrap_or(base));
     let program = f.accept("command", program)?;
@@ -160,7 +160,7 @@ fn read_command(f: &mut Fields<'_>) -> Option<(UpstreamTarget, String)> {
     let args = args.into_iter().map(|arg| arg.value).collect();
     let env = f.map_entries("env", |f, entry| {
         if entry.key.is_empty() || entry.key.contains(['=', '\0']) {
-            return Err((format!("{} cannot name a variable", quoted(&entry.key)), "Choose another name.".to_owned()));
+            return Err(invalid(format!("{} cannot name a variable", quoted(&entry.key)), "Choose another name."));
         }
         Ok((entry.key.clone(), Secret(expand_text(&entry.value.node, f.env())?.value)))
     });
@@ -173,7 +173,7 @@ fn resolve_program(f: &Fields<'_>, command: &ExpandedText, base: &Path) -> Resul
         return Ok(command.value.clone());
     }
     let text = f.resolve_path(command, base)?.into_os_string().into_string();
-    text.map_err(|_| ("the path is not Unicode".to_owned(), "Write it out.".to_owned()))
+    text.map_err(|_| invalid("the path is not Unicode", "Write it out."))
 }
 
 fn read_addresses(f: &mut Fields<'_>, key: &str, transport: UrlTransport) -> Option<UpstreamTarget> {
@@ -203,7 +203,7 @@ fn read_addresses(f: &mut Fields<'_>, key: &str, transport: UrlTransport) -> Opt
 fn parse_address(text: &ExpandedText, transport: UrlTransport) -> Result<Url, ValueError> {
     // Quoted as written in the file, without the values of variables.
     let quoted_url = quoted(&redaction::redact_url(&text.source));
-    let error = |reason: &str, remedy: &str| Err((format!("{quoted_url} {reason}"), remedy.to_owned()));
+    let error = |reason: &str, remedy: &str| Err(invalid(format!("{quoted_url} {reason}"), remedy));
     let Ok(url) = Url::parse(text.value.trim()) else {
         return error("is not a URL", "Write https://host/path.");
     };
@@ -225,9 +225,9 @@ fn parse_address(text: &ExpandedText, transport: UrlTransport) -> Result<Url, Va
         _ => {}
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return Err((
-            "the URL contains a user name or password".to_owned(),
-            "Put the credential into headers: { Authorization: … }.".to_owned(),
+        return Err(invalid(
+            "the URL contains a user name or password",
+            "Put the credential into headers: { Authorization: … }.",
         ));
     }
     Ok(url)
@@ -238,12 +238,12 @@ fn read_headers(f: &mut Fields<'_>) -> Vec<(String, Secret)> {
     f.map_entries("headers", |f, entry| {
         let name = parse_header_name(&entry.key)?;
         if !names.insert(name.clone()) {
-            return Err(("the header is given twice".to_owned(), "Keep one.".to_owned()));
+            return Err(invalid("the header is given twice", "Keep one."));
         }
         let text = expand_text(&entry.value.node, f.env())?;
         HeaderValue::from_str(&text.value).map_err(|_| {
-            let remedy = "Take out line breaks and other control characters.".to_owned();
-            ("the value cannot be sent in a header".to_owned(), remedy)
+            let remedy = "Take out line breaks and other control characters.";
+            invalid("the value cannot be sent in a header", remedy)
         })?;
         Ok((name, Secret(text.value)))
     })
@@ -252,10 +252,10 @@ fn read_headers(f: &mut Fields<'_>) -> Vec<(String, Secret)> {
 /// Returns the header name in lower case. Rejects headers that the gateway sets itself.
 fn parse_header_name(text: &str) -> Result<String, ValueError> {
     let name = HeaderName::from_bytes(text.as_bytes())
-        .map_err(|_| (format!("{} is not a header's name", quoted(text)), "Correct it.".to_owned()))?;
+        .map_err(|_| invalid(format!("{} is not a header's name", quoted(text)), "Correct it."))?;
     let name = name.as_str().to_owned();
     if GATEWAY_HEADERS.contains(&name.as_str()) || GATEWAY_HEADER_PREFIXES.iter().any(|own| name.starts_with(own)) {
-        return Err((format!("{name} is set by the gateway itself"), "Take it out.".to_owned()));
+        return Err(invalid(format!("{name} is set by the gateway itself"), "Take it out."));
     }
     Ok(name)
 }
@@ -268,9 +268,8 @@ pub(super) fn read_forwarded_headers(f: &mut Fields<'_>) -> Vec<String> {
         let is_private = PRIVATE_CLIENT_HEADERS.contains(&name.as_str())
             || PRIVATE_CLIENT_HEADER_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
         if is_private {
-            let message = format!("{name} is meant for the gateway and never passed on");
-            let remedy = "Take it out; a credential for the server goes into headers.".to_owned();
-            return Err((message, remedy));
+            let remedy = "Take it out; a credential for the server goes into headers.";
+            return Err(invalid(format!("{name} is meant for the gateway and never passed on"), remedy));
         }
         Ok(name)
     });

@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::format::DeliveryFormat;
 use crate::{
     changes::visible::{escape_hidden, quoted},
+    text::shorten,
     webhooks::summary,
 };
 
@@ -192,12 +193,7 @@ impl<'a> TemplateValues<'a> {
 
 /// Puts a text on one line, escapes hidden characters and truncates it.
 pub fn single_line(text: &str) -> String {
-    let mut line: String = escape_hidden(text).replace(['\n', '\t'], " ");
-    if let Some((end, _)) = line.char_indices().nth(MAX_VALUE_CHARS) {
-        line.truncate(end);
-        line.push('…');
-    }
-    line
+    shorten(&escape_hidden(text).replace(['\n', '\t'], " "), MAX_VALUE_CHARS)
 }
 
 /// Escapes a text for use inside a JSON string.

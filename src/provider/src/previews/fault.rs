@@ -3,6 +3,7 @@
 use countersign_domain::{
     changes::{CertainFailure, visible::escape_hidden},
     policy::{ConditionFault, condition::INVALID_PATH},
+    text::shorten,
 };
 use countersign_protocol::{ErrorKind, McpError, redact::redact};
 
@@ -74,12 +75,8 @@ impl Fault {
 pub fn redacted_line(text: &str) -> String {
     // Redacted before truncation, which could leave the beginning of a secret.
     let text = redact(text);
-    let mut line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    if let Some((end, _)) = line.char_indices().nth(MAX_MESSAGE_CHARS) {
-        line.truncate(end);
-        line.push('…');
-    }
-    escape_hidden(&line).into_owned()
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    escape_hidden(&shorten(&line, MAX_MESSAGE_CHARS)).into_owned()
 }
 
 #[cfg(test)]

@@ -322,7 +322,7 @@ async fn moved_store_keeps_policy_but_asks_for_salted_values() {
     let loaded = load(&gateway.reloader.source.flags, &gateway.reloader.source.env).unwrap();
     let initial = InitialConfig::new(loaded, [8; 16], PolicySnapshots { newest, ..PolicySnapshots::default() }, false);
     assert_eq!(initial.config().policy.default, PolicyDefault::Deny);
-    let waiting = initial.pending.unwrap().policy;
+    let waiting = initial.state.pending.unwrap().policy;
     assert_eq!(keys(&waiting.loosenings), ["policy.default", "mcpServers.a.trust_annotations"]);
 }
 
@@ -332,7 +332,7 @@ fn policy_that_would_be_misread_is_not_written() {
     std::fs::write(dir.path().join("c.yaml"), "policy: { review: { quorum: 2 } }").unwrap();
     let flags = Flags { config: Some(dir.path().join("c.yaml")), data: Some("data".into()), ..Flags::default() };
     let loaded = load(&flags, &Environment::new(dir.path(), &[])).unwrap();
-    let mut settings = SettingsView::new(&loaded.settings).active_settings(&loaded.settings, &loaded.config, None, &[]);
+    let mut settings = SettingsView::new(&loaded.settings).active_settings(&loaded.config, None, &[]);
     assert!(snapshot::serialize_policy(&settings, &loaded.config, true, &[7; 16]).is_ok());
     for quorum in ["1", "3", "many"] {
         settings.iter_mut().find(|setting| setting.key == "policy.review.quorum").unwrap().value = quorum.to_owned();

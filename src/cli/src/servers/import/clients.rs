@@ -12,7 +12,7 @@ use crate::args::servers::ClientName;
 use countersign_config::{
     Environment,
     edit::paste::{PastedServer, parse_json, read_servers},
-    tree::{self, Node},
+    tree,
 };
 
 /// The size limit of a file, in bytes. Claude Code keeps the history of all projects in its file.
@@ -141,7 +141,7 @@ fn sections_of_json(root: &Value) -> Value {
 fn read_sections(root: &Value) -> Vec<PastedServer> {
     let keys = ["mcpServers", "mcp_servers", "extensions"];
     let section = keys.iter().find_map(|key| root.get(key)).cloned().unwrap_or_default();
-    read_servers(&Node::from_json(&serde_json::json!({ "mcpServers": section })), None).unwrap_or_default()
+    read_servers(&serde_json::json!({ "mcpServers": section }), None).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -15,9 +15,9 @@ use self::recipe::{RECIPE_KEYS, parse_tried_texts, read_recipe};
 use super::shipped_recipes::{self, RecipeSet, SHIPPED_RECIPE_SETS};
 use crate::{
     UpstreamTarget,
-    error::{Origin, quoted, quoted_key},
+    error::{Origin, invalid, quoted, quoted_key},
     reader::fields::Fields,
-    reader::{LayerValue, Reader},
+    reader::{Reader, SourcedNode},
     tree::{self, KeyValue, LocatedNode, Node},
     values::describe,
 };
@@ -77,10 +77,10 @@ impl RecipeLayers {
 /// none.
 fn recipes_of_set(set: &RecipeSet) -> BTreeMap<String, Recipe> {
     let Ok(LocatedNode { node, .. }) = tree::parse(&set.yaml.inflate()) else { return BTreeMap::new() };
-    let layer_value = LayerValue { node, origin: Origin::Default, base: Path::new("/").into() };
-    let Node::Map(entries) = &layer_value.node else { return BTreeMap::new() };
+    let sourced = SourcedNode { node, origin: Origin::Default, base: Path::new("/").into() };
+    let Node::Map(entries) = &sourced.node else { return BTreeMap::new() };
     let mut reader = Reader::default();
-    let mut fields = Fields::new(&mut reader, &layer_value, set.name.to_owned(), Origin::Default, entries);
+    let mut fields = Fields::new(&mut reader, &sourced, set.name.to_owned(), Origin::Default, entries);
     let tried = read_shared_tried_texts(&mut fields, TRIED_KEY, entries);
     let recipes = entries.iter().filter(|entry| !is_tried_key(entry)).filter_map(|entry| {
         let mut fields = fields.section(&entry.key, &RECIPE_KEYS)?;
@@ -117,13 +117,12 @@ fn read_layer<'a>(
             ("none", _) => {}
             (_, Some(set)) => layers.add_set(set, true),
             (other, None) => {
-                let message = format!("there is no set of previews {}", quoted(other));
                 let remedy = format!("Write one of {}, or recipes by tool.", names());
-                f.report_at(located, KEY, (message, remedy));
+                f.report_at(located, KEY, invalid(format!("there is no set of previews {}", quoted(other)), remedy));
             }
         },
         Node::Map(entries) if entries.len() > MAX_RECIPES => {
-            f.report_at(located, KEY, (format!("more than {MAX_RECIPES} recipes"), "Take some out.".to_owned()));
+            f.report_at(located, KEY, invalid(format!("more than {MAX_RECIPES} recipes"), "Take some out."));
         }
         Node::Map(entries) => {
             let tried = read_shared_tried_texts(f, &format!("{KEY}.{TRIED_KEY}"), entries);
@@ -141,7 +140,7 @@ fn read_layer<'a>(
         }
         other => {
             let message = format!("expected previews, found {}", describe(other));
-            f.report_at(located, KEY, (message, format!("Write one of {}, or {{tool: recipe}}.", names())));
+            f.report_at(located, KEY, invalid(message, format!("Write one of {}, or {{tool: recipe}}.", names())));
         }
     }
 }

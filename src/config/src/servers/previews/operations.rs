@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::recipe::{check_methods, parse_list, read_expression, read_keys};
 use crate::{
-    error::quoted_key,
+    error::{invalid, quoted_key},
     reader::fields::Fields,
     tree::{KeyValue, Node},
     values::describe,
@@ -43,7 +43,7 @@ pub(super) fn read_dispatcher(f: &mut Fields<'_>, defaults: &Recipe) -> Option<D
         Node::Map(entries) if (1..=MAX_OPERATIONS).contains(&entries.len()) => Ok(entries.as_slice()),
         other => {
             let message = format!("expected a map of 1 to {MAX_OPERATIONS} operations, found {}", describe(other));
-            Err((message, "Write { PostRefunds: { … } }.".to_owned()))
+            Err(invalid(message, "Write { PostRefunds: { … } }."))
         }
     });
     let keys = [&SHARED_KEYS[..], &["variants"]].concat();
@@ -52,7 +52,7 @@ pub(super) fn read_dispatcher(f: &mut Fields<'_>, defaults: &Recipe) -> Option<D
         let name = format!("operations.{}", quoted_key(key));
         if !can_name_operation(key) {
             let remedy = format!("Write 1 to {MAX_OPERATION_CHARS} characters without / and patterns.");
-            f.report_at(value, &name, ("this cannot be the name of an operation".to_owned(), remedy));
+            f.report_at(value, &name, invalid("this cannot be the name of an operation", remedy));
             continue;
         }
         let Some(mut fields) = f.nested(&name, value, &keys) else { continue };

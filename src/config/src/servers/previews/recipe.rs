@@ -6,10 +6,10 @@ use strum::VariantArray as _;
 
 use super::operations::{read_dispatcher, read_methods};
 use crate::{
-    error::quoted,
+    error::{ValueError, invalid, quoted},
     reader::fields::Fields,
     tree::{KeyValue, LocatedNode, Node},
-    values::{ValueError, choice, describe, read_visible_text, variant},
+    values::{choice, describe, read_visible_text, variant},
 };
 use countersign_domain::{
     policy::{Condition, condition::Variables},
@@ -97,9 +97,7 @@ pub(super) fn parse_tried_texts(node: &Node) -> Result<Vec<String>, ValueError> 
         Node::List(items) if (1..=MAX_TRIED_TEXTS).contains(&items.len()) => {
             items.iter().map(|item| read_visible_text(&item.node, MAX_TEXT_CHARS)).collect()
         }
-        Node::List(_) => {
-            Err((format!("expected 1 to {MAX_TRIED_TEXTS} texts"), "Name packages and versions.".to_owned()))
-        }
+        Node::List(_) => Err(invalid(format!("expected 1 to {MAX_TRIED_TEXTS} texts"), "Name packages and versions.")),
         single => read_visible_text(single, MAX_TEXT_CHARS).map(|text| vec![text]),
     }
 }
@@ -137,7 +135,7 @@ fn read_sql(f: &mut Fields<'_>) -> Option<SqlRecipe> {
         let names: Vec<_> = names.chain([("title", SqlDialect::InTitle)]).collect();
         let named_dialect = node.as_text().and_then(|text| names.iter().find(|(name, _)| *name == text));
         let remedy = "Write postgres, sqlite, mysql, or title if the title of the tool names it in parentheses.";
-        let error = || (format!("{} is not a dialect", describe(node)), remedy.to_owned());
+        let error = || invalid(format!("{} is not a dialect", describe(node)), remedy);
         named_dialect.map(|(_, dialect)| *dialect).ok_or_else(error)
     });
     let statement = read_expression(f, "statement", ARGUMENT_VARIABLES);
@@ -148,7 +146,8 @@ fn read_sql(f: &mut Fields<'_>) -> Option<SqlRecipe> {
     });
     let rows = f.parse("rows", |node| {
         let rows = if let Node::Int(rows) = node { usize::try_from(*rows).ok() } else { None };
-        let error = || (format!("expected 1 to {MAX_SQL_ROWS} rows"), format!("Write rows: {DEFAULT_SQL_ROWS}."));
+        let error =
+            || invalid(format!("expected 1 to {MAX_SQL_ROWS} rows"), format!("Write rows: {DEFAULT_SQL_ROWS}."));
         rows.filter(|rows| (1..=MAX_SQL_ROWS).contains(rows)).ok_or_else(error)
     });
     let rows = rows.unwrap_or(DEFAULT_SQL_ROWS);
@@ -235,8 +234,7 @@ fn read_dry_run(f: &mut Fields<'_>) -> Option<DryRun> {
     let arguments = f.map_entries("arguments", |_, KeyValue { key, value, .. }| {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '$');
         if key.is_empty() || !key.chars().all(is_plain) {
-            let remedy = "Use letters, digits, _ - . and $.".to_owned();
-            return Err(("this cannot be the name of an argument".to_owned(), remedy));
+            return Err(invalid("this cannot be the name of an argument", "Use letters, digits, _ - . and $."));
         }
         Ok((key.clone(), value.node.to_json()))
     });
@@ -244,8 +242,7 @@ fn read_dry_run(f: &mut Fields<'_>) -> Option<DryRun> {
         f.report("arguments", format!("more than {MAX_DRY_RUN_ARGUMENTS} arguments"), "Take some out.");
     }
     if !f.has_problems() && arguments.is_empty() {
-        let message = "a dry run without arguments would be the call itself";
-        f.report("", message, "Write arguments: { dryRun: true }.");
+        f.report("", "a dry run without arguments would be the call itself", "Write arguments: { dryRun: true }.");
     }
     let label = read_text(f, "label");
     let pick = read_selector(f, ARGUMENT_VARIABLES, SELECTOR_VARIABLES);
@@ -274,10 +271,7 @@ pub(super) fn parse_list<'a>(
 ) -> Result<&'a [LocatedNode], ValueError> {
     match node {
         Node::List(items) if (1..=max).contains(&items.len()) => Ok(items),
-        other => {
-            let message = format!("expected a list of 1 to {max} {noun}, found {}", describe(other));
-            Err((message, remedy.to_owned()))
-        }
+        other => Err(invalid(format!("expected a list of 1 to {max} {noun}, found {}", describe(other)), remedy)),
     }
 }
 
@@ -318,7 +312,7 @@ fn read_selector(
         Node::Text(pointer) if pointer.starts_with('/') => Ok(pointer.clone()),
         other => {
             let message = format!("expected a JSON pointer, found {}", describe(other));
-            Err((message, "Write /content/0/text or /structuredContent/….".to_owned()))
+            Err(invalid(message, "Write /content/0/text or /structuredContent/…."))
         }
     });
     let keeps_fields = f.value_of("keep").is_some_and(|keep| matches!(keep.node, Node::List(_)));
@@ -338,8 +332,8 @@ fn read_selector(
 
 fn parse_field_path(text: &str) -> Result<FieldPath, ValueError> {
     FieldPath::parse(text).ok_or_else(|| {
-        let remedy = r#"Write updated_at, metadata.managedFields, *.id, **.id or labels["a.b"]."#.to_owned();
-        (format!("{} is not a path of fields", quoted(text)), remedy)
+        let remedy = r#"Write updated_at, metadata.managedFields, *.id, **.id or labels["a.b"]."#;
+        invalid(format!("{} is not a path of fields", quoted(text)), remedy)
     })
 }
 
@@ -349,7 +343,7 @@ fn read_text(f: &mut Fields<'_>, name: &str) -> Option<String> {
 
 fn parse_pattern(node: &Node) -> Result<Pattern, ValueError> {
     let remedy = "Correct it; ^ and $ stand for the beginning and the end.";
-    let error = || (format!("{} is not a regular expression", describe(node)), remedy.to_owned());
+    let error = || invalid(format!("{} is not a regular expression", describe(node)), remedy);
     node.as_text().filter(|text| text.len() <= MAX_PATTERN_BYTES).and_then(Pattern::new).ok_or_else(error)
 }
 
@@ -364,12 +358,12 @@ fn compile_expression(node: &Node, variables: &'static Variables) -> Result<Cond
         Node::Int(number) => number.to_string(),
         other => {
             let message = format!("expected an expression, found {}", describe(other));
-            return Err((message, "Put it in quotes: 'arguments.path'.".to_owned()));
+            return Err(invalid(message, "Put it in quotes: 'arguments.path'."));
         }
     };
     Condition::compile_for(&source, variables).map_err(|error| {
         let message = format!("the expression cannot be used: {}{}", error.message, error.position_suffix());
-        (message, "Correct it; it is written in CEL (https://cel.dev).".to_owned())
+        invalid(message, "Correct it; it is written in CEL (https://cel.dev).")
     })
 }
 
@@ -378,8 +372,8 @@ fn read_template(f: &mut Fields<'_>, name: &str, variables: &'static Variables) 
     f.parse(name, |node| match node {
         Node::Text(_) => compile_template(node, variables),
         other => {
-            let remedy = "Write a text; expressions stand in braces: \"Write {arguments.path}\".".to_owned();
-            Err((format!("expected a text, found {}", describe(other)), remedy))
+            let remedy = "Write a text; expressions stand in braces: \"Write {arguments.path}\".";
+            Err(invalid(format!("expected a text, found {}", describe(other)), remedy))
         }
     })
 }
@@ -403,11 +397,10 @@ fn compile_field(entry: &KeyValue, variables: &'static Variables) -> Result<Reco
 fn compile_template(node: &Node, variables: &'static Variables) -> Result<TextTemplate, ValueError> {
     match node {
         Node::Text(source) if source.len() > MAX_TEMPLATE_BYTES => {
-            Err((format!("the text is longer than {MAX_TEMPLATE_BYTES} bytes"), "Shorten it.".to_owned()))
+            Err(invalid(format!("the text is longer than {MAX_TEMPLATE_BYTES} bytes"), "Shorten it."))
         }
-        Node::Text(source) => {
-            TextTemplate::compile(source, variables).map_err(|error| (error.to_string(), error.remedy().to_owned()))
-        }
+        Node::Text(source) => TextTemplate::compile(source, variables)
+            .map_err(|error| invalid(error.to_string(), error.remedy().to_owned())),
         Node::List(items) => {
             let items: Result<_, _> = items.iter().map(|item| compile_template(&item.node, variables)).collect();
             items.map(TextTemplate::List)

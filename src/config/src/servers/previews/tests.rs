@@ -13,7 +13,7 @@ fn parsed(yaml: &str) -> (Recipes, Vec<String>) {
     let value = tree::parse(yaml).unwrap();
     let entries = [KeyValue { key: KEY.into(), line: 1, column: 1, value }];
     let origin = Origin::File { path: Default::default(), line: 0, column: 0 };
-    let section = LayerValue { node: Node::Null, origin: origin.clone(), base: Path::new("/").into() };
+    let section = SourcedNode { node: Node::Null, origin: origin.clone(), base: Path::new("/").into() };
     let mut reader = Reader::default();
     let mut fields = Fields::new(&mut reader, &section, "s".into(), origin, &entries);
     let recipes = read(&mut fields, Some(&target));
