@@ -359,6 +359,14 @@ pub(crate) trait Database: Send + Sync + 'static {
         work: impl AsyncFnOnce(&Self::Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError>;
 
+    /// Runs a transaction that appends an audit entry, and returns its result. If its outcome is unknown, `is_written` finds out
+    /// whether it was committed, after it has ended.
+    fn confirmed_transaction(
+        &self,
+        work: impl AsyncFnOnce(&Self::Connection) -> Result<bool, StoreError>,
+        is_written: impl AsyncFn(&Self::Connection) -> Result<bool, StoreError>,
+    ) -> Result<bool, StoreError>;
+
     /// Runs an idempotent transaction, which is repeated once if the connection is lost.
     fn repeatable_transaction<T>(
         &self,

@@ -34,7 +34,11 @@ use tokio_postgres::{
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::{error, rows::transaction, silence::SilenceDetector};
+use super::{
+    error,
+    rows::{take_heads, transaction},
+    silence::SilenceDetector,
+};
 use crate::{
     StoreError, StoreFuture,
     health::Health,
@@ -51,6 +55,10 @@ pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(35);
 
 /// The timeout for the acknowledgment of sent data, after which the connection counts as lost.
 const USER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The maximum time for finding out the outcome of a transaction whose commit was not answered, and the pause between attempts.
+const MAX_LOOKUP_TIME: Duration = Duration::from_secs(20);
+const LOOKUP_RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// The settings of each connection, which take precedence over those of the role and the database. The limits end
 /// statements, waits for locks, idle transactions and dead connections. A frozen node with an open transaction blocks
@@ -353,6 +361,32 @@ impl Database for Arc<PgConnector> {
 
     fn transaction<T>(&self, work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError>) -> Result<T, StoreError> {
         self.write(async |client| transaction(client, work(client)).await)
+    }
+
+    fn confirmed_transaction(
+        &self,
+        work: impl AsyncFnOnce(&ClientWrapper) -> Result<bool, StoreError>,
+        is_written: impl AsyncFn(&ClientWrapper) -> Result<bool, StoreError>,
+    ) -> Result<bool, StoreError> {
+        let result = self.transaction(work);
+        let Err(StoreError::OutcomeUnknown) = result else { return result };
+        let end = Instant::now() + MAX_LOOKUP_TIME;
+        loop {
+            let found = self.transaction(async |client| {
+                // The lost transaction holds this lock until it ends.
+                take_heads(client).await?;
+                is_written(client).await
+            });
+            match found {
+                Ok(true) => return Ok(true),
+                Ok(false) => return Err(StoreError::Unreachable("the connection ended before the commit".into())),
+                Err(error) if Instant::now() > end => {
+                    tracing::error!(%error, "it cannot be found out whether the write to a key was committed; check with `countersign keys list`");
+                    return Err(StoreError::OutcomeUnknown);
+                }
+                Err(_) => thread::sleep(LOOKUP_RETRY_DELAY),
+            }
+        }
     }
 
     fn repeatable_transaction<T>(

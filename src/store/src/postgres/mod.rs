@@ -80,7 +80,8 @@ pub(crate) struct PostgresDatabase {
     node: NodeIdSource,
     /// The connector, which all open parts of the store share.
     connector: Mutex<Weak<PgConnector>>,
-    keys: Mutex<Weak<keys::Keys>>,
+    /// The keys with their copy, which all users share.
+    keys: Mutex<Weak<StoredKeys<Arc<PgConnector>>>>,
 }
 
 impl PostgresDatabase {
@@ -158,14 +159,14 @@ impl PostgresDatabase {
         if let Some(keys) = shared.upgrade() {
             return Ok(keys);
         }
-        let keys = Arc::new(keys::Keys::open(self.current_connector()?)?);
+        let keys = Arc::new(keys::open(self.current_connector()?)?);
         *shared = Arc::downgrade(&keys);
         Ok(keys)
     }
 
     /// Returns the accounts and the counts of rules. [`Self::credentials`] keeps a copy of the keys.
     pub fn stored_keys(&self) -> Result<StoredKeys<Arc<PgConnector>>, StoreError> {
-        Ok(StoredKeys(self.migrated_connector()?))
+        Ok(StoredKeys::new(self.migrated_connector()?))
     }
 
     pub fn deliveries(&self) -> Result<Arc<dyn Deliveries>, StoreError> {

@@ -60,7 +60,7 @@ use countersign_runtime::background;
 pub(crate) fn open_keys(dir: &Path) -> Result<StoredKeys<SharedConnection>, StoreError> {
     let conn = open_current(dir)?;
     run(facts::check_moved(&conn))?;
-    Ok(StoredKeys(SharedConnection::new(conn)))
+    Ok(StoredKeys::new(SharedConnection::new(conn)))
 }
 
 /// Opens the deliveries of a data directory on a connection of their own.

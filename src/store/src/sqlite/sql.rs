@@ -114,6 +114,14 @@ impl Database for SharedConnection {
         Ok(value)
     }
 
+    fn confirmed_transaction(
+        &self,
+        work: impl AsyncFnOnce(&Connection) -> Result<bool, StoreError>,
+        _: impl AsyncFn(&Connection) -> Result<bool, StoreError>,
+    ) -> Result<bool, StoreError> {
+        self.transaction(work)
+    }
+
     fn repeatable_transaction<T>(
         &self,
         _: Duration,
