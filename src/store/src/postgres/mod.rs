@@ -47,7 +47,6 @@ use deadpool_postgres::ClientWrapper;
 use futures_util::future::ready;
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use tokio::sync::mpsc::{channel, error::TrySendError};
 use tokio_postgres::Config;
 
 pub(crate) use self::connect::PgConnector;
@@ -60,7 +59,7 @@ use crate::{
     keys::Credentials,
     nodes::NodeIdSource,
     queries::Queries,
-    queue::{MAX_QUEUED_WRITES, WriteQueue},
+    queue::WriteQueue,
     sql::{BACKGROUND_TIMEOUT, Database as _},
     statements::{changes, facts},
     stored_keys::StoredKeys,
@@ -213,7 +212,7 @@ impl PostgresDatabase {
 /// The store of a PostgreSQL database.
 pub(crate) struct PostgresStore {
     queue: WriteQueue,
-    closing: Arc<AtomicBool>,
+    closing: AtomicBool,
     writer: Mutex<Option<JoinHandle<()>>>,
     membership: Arc<Membership>,
     lease_thread: Mutex<Option<JoinHandle<()>>>,
@@ -227,28 +226,19 @@ pub(crate) struct PostgresStore {
 impl PostgresStore {
     /// Serves the database as this node. Waits at most `patience` for gateways that keep this node out.
     fn begin(connector: Arc<PgConnector>, node: String, patience: Duration) -> Result<Self, StoreError> {
-        let (commands, received) = channel(MAX_QUEUED_WRITES);
-        let queue = WriteQueue::new(move |command| {
-            commands.try_send(command).err().map(|refused| match refused {
-                TrySendError::Full(command) => (StoreError::QueueFull, command),
-                TrySendError::Closed(command) => (StoreError::Closed, command),
-            })
-        });
-        let closing = Arc::new(AtomicBool::new(false));
+        let (queue, commands) = WriteQueue::new();
         let membership = Membership::new(Arc::clone(&connector), node);
         let writer = Writer {
             connector: Arc::clone(&connector),
             membership: Arc::clone(&membership),
             client: None,
-            queue: received,
-            metrics: queue.metrics(),
-            closing: Arc::clone(&closing),
+            queue: commands,
         };
         let thread = connect::spawn_runtime("store-write", move |ready| writer.run(patience, ready))?;
         let writer = Mutex::new(Some(thread));
         let store = Self {
             queue,
-            closing,
+            closing: AtomicBool::new(false),
             writer,
             membership,
             lease_thread: Mutex::default(),

@@ -21,11 +21,7 @@ mod writer;
 
 use std::{
     path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-        mpsc::{TrySendError, sync_channel},
-    },
+    sync::Arc,
     thread::JoinHandle,
 };
 
@@ -46,7 +42,7 @@ use crate::{
     identity::{STORE_ID, new_id},
     nodes::SingleNode,
     queries::Queries,
-    queue::{MAX_QUEUED_WRITES, WriteQueue},
+    queue::WriteQueue,
     statements::{changes, facts},
     stored_keys::StoredKeys,
 };
@@ -105,7 +101,6 @@ const READER_THREADS: usize = 2;
 /// The store of a data directory.
 pub struct SqliteStore {
     queue: WriteQueue,
-    closing: Arc<AtomicBool>,
     writer: Mutex<Option<JoinHandle<()>>>,
     readers: Readers,
     health: Arc<Health>,
@@ -140,14 +135,7 @@ impl SqliteStore {
         HeadWitness::check(dir, &conn, heads.audit)?;
         let health = Arc::new(Health::default());
         let readers = Readers::start(dir, READER_THREADS, &health)?;
-        let (commands, received) = sync_channel(MAX_QUEUED_WRITES);
-        let queue = WriteQueue::new(move |command| {
-            commands.try_send(command).err().map(|refused| match refused {
-                TrySendError::Full(command) => (StoreError::QueueFull, command),
-                TrySendError::Disconnected(command) => (StoreError::Closed, command),
-            })
-        });
-        let closing = Arc::new(AtomicBool::new(false));
+        let (queue, commands) = WriteQueue::new();
         let writer = Writer {
             conn,
             dir: dir.to_owned(),
@@ -156,20 +144,17 @@ impl SqliteStore {
             lock_id,
             heads,
             data_version: None,
-            queue: received,
-            metrics: queue.metrics(),
-            closing: Arc::clone(&closing),
+            queue: commands,
             commit,
             health: Arc::clone(&health),
             witness: HeadWitness::new(dir),
         };
-        let thread = std::thread::Builder::new()
-            .name("store-write".into())
-            .spawn(move || writer.run())
-            .map_err(|e| StoreError::data_dir(dir, e))?;
+        let failed = |source| StoreError::data_dir(dir, source);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(failed)?;
+        let thread = std::thread::Builder::new().name("store-write".into());
+        let thread = thread.spawn(move || writer.run(&runtime)).map_err(failed)?;
         Ok(Self {
             queue,
-            closing,
             writer: Mutex::new(Some(thread)),
             readers,
             health,
@@ -210,7 +195,7 @@ impl StoreBackend for SqliteStore {
     }
 
     fn save_policy(&self, snapshot: PolicySnapshot, _: bool) -> StoreFuture<()> {
-        if self.closing.load(Ordering::Acquire) {
+        if !self.queue.is_open() {
             return Box::pin(std::future::ready(Err(StoreError::Closed)));
         }
         let dir = Arc::clone(&self.dir);
@@ -246,7 +231,6 @@ impl StoreBackend for SqliteStore {
     }
 
     fn close(&self) {
-        self.closing.store(true, Ordering::Release);
         self.queue.close();
         self.readers.close();
         let writer = self.writer.lock().take();
