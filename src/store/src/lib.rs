@@ -68,7 +68,7 @@ pub use nodes::Nodes;
 pub use pins::{PinStore, PinWrite};
 pub use policy_snapshots::{PolicySnapshot, PolicySnapshots};
 pub use postgres::tables;
-pub use retention::{Deletion, PrunableRecords, Pruning, PruningCutoffs, Redaction};
+pub use retention::{PrunableRecords, PrunedChange, Pruning, PruningCutoffs};
 pub use reviewer_records::ReviewerRecords;
 pub use schema_versions::SchemaVersions;
 pub use search::{AuditSearch, ChangeCriteria, FoundEntries, FoundEntry, find_newest_entry};

@@ -10,8 +10,7 @@ use tokio::{
 };
 
 use super::{
-    CommittedWrite, StoreError, TransitionDraft, WriteCallback, WriteError, WriteRequest, error,
-    health::Health,
+    CommittedWrite, StoreError, TransitionDraft, WriteCallback, WriteError, WriteRequest, error, health::Health,
 };
 use countersign_domain::changes::audit::EntryContent;
 use countersign_telemetry::metrics::{self as telemetry, Queue, queue_length};
@@ -42,7 +41,9 @@ impl WriteRequest {
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Transition(draft) => draft.body.len(),
-            Self::Prune(pruning) => pruning.redactions.iter().map(|redaction| redaction.body.len()).sum(),
+            Self::Prune(pruning) => {
+                pruning.changes.iter().filter_map(|change| change.body.as_ref()).map(String::len).sum()
+            }
             Self::Record(record) | Self::Restored(record) => {
                 let texts = record.pins.iter().filter_map(|write| write.pin.text.as_deref());
                 record.details.len() * (1 + record.rules.len()) + texts.map(str::len).sum::<usize>()
@@ -189,8 +190,11 @@ pub(crate) trait BatchWriter {
                     tracing::warn!(%error, changes = size, "a batch of writes failed; running each write in its own transaction");
                     for command in batch {
                         let alone = vec![command];
-                        let result =
-                            if self.is_silent() { Err(error::no_answer().into()) } else { self.run_batch(&alone).await };
+                        let result = if self.is_silent() {
+                            Err(error::no_answer().into())
+                        } else {
+                            self.run_batch(&alone).await
+                        };
                         self.answer_batch(alone, result);
                     }
                 }
@@ -319,8 +323,7 @@ mod tests {
     fn prune() -> WriteRequest {
         WriteRequest::Prune(Pruning {
             at: jiff::Timestamp::UNIX_EPOCH,
-            redactions: Vec::new(),
-            deletions: Vec::new(),
+            changes: Vec::new(),
             events_to: 0,
             events_details: String::new(),
         })
