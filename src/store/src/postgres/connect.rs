@@ -370,21 +370,19 @@ impl Database for Arc<PgConnector> {
     ) -> Result<bool, StoreError> {
         let result = self.transaction(work);
         let Err(StoreError::OutcomeUnknown) = result else { return result };
-        let end = Instant::now() + MAX_LOOKUP_TIME;
-        loop {
-            let found = self.transaction(async |client| {
+        let found = repeat_look_up(|| {
+            self.transaction(async |client| {
                 // The lost transaction holds this lock until it ends.
                 take_heads(client).await?;
                 is_written(client).await
-            });
-            match found {
-                Ok(true) => return Ok(true),
-                Ok(false) => return Err(StoreError::Unreachable("the connection ended before the commit".into())),
-                Err(error) if Instant::now() > end => {
-                    tracing::error!(%error, "it cannot be found out whether the write to a key was committed; check with `countersign keys list`");
-                    return Err(StoreError::OutcomeUnknown);
-                }
-                Err(_) => thread::sleep(LOOKUP_RETRY_DELAY),
+            })
+        });
+        match found {
+            Ok(true) => Ok(true),
+            Ok(false) => Err(StoreError::Unreachable("the connection ended before the commit".into())),
+            Err(error) => {
+                tracing::error!(%error, "it cannot be found out whether the write to a key was committed; check with `countersign keys list`");
+                Err(StoreError::OutcomeUnknown)
             }
         }
     }
@@ -409,6 +407,20 @@ impl Database for Arc<PgConnector> {
             Err(StoreError::OutcomeUnknown) => attempt(remaining).map_err(|_| error::unknown_outcome()),
             Err(StoreError::Unreachable(_)) => attempt(remaining),
             first_result => first_result,
+        }
+    }
+}
+
+/// Looks up the outcome of a commit that was not answered, again until the server answers or [`MAX_LOOKUP_TIME`] is over. Blocks.
+///
+/// # Errors
+/// The error of the last attempt.
+pub fn repeat_look_up<T, E>(look_up: impl Fn() -> Result<T, E>) -> Result<T, E> {
+    let end = Instant::now() + MAX_LOOKUP_TIME;
+    loop {
+        match look_up() {
+            Err(_) if Instant::now() <= end => thread::sleep(LOOKUP_RETRY_DELAY),
+            result => return result,
         }
     }
 }
