@@ -278,8 +278,8 @@ fn plan_issue_update(db: Db<'_>, issue: Issue, update: &UpdateIssue) -> Result<P
     if kind != issue.kind {
         let misfits: Vec<String> = children(db, issue.row, usize::MAX)?
             .into_iter()
-            .filter(|(_, child_kind)| !child_kind.allowed_parent_types().contains(&kind))
-            .map(|(key, child_kind)| format!("{key} ({child_kind})"))
+            .filter(|child| !child.kind.allowed_parent_types().contains(&kind))
+            .map(|child| format!("{} ({})", child.key, child.kind))
             .collect();
         if !misfits.is_empty() {
             let listed_misfits: Vec<String> = misfits.iter().take(MAX_LISTED_IN_ERROR).cloned().collect();
@@ -399,7 +399,7 @@ fn plan_comment(issue: Issue, comment: &AddComment) -> Plan {
 fn plan_deletion(db: Db<'_>, issue: Issue) -> Result<Plan, McpError> {
     let children = children(db, issue.row, MAX_LISTED_IN_ERROR)?;
     if !children.is_empty() {
-        let keys: Vec<String> = children.into_iter().map(|(key, _)| key.0).collect();
+        let keys: Vec<String> = children.into_iter().map(|child| child.key.0).collect();
         let message =
             format!("{} has children ({}). Delete them or give them another parent first.", issue.key, keys.join(", "));
         return Err(refused(message).with("issueId", issue.id.0).with("children", keys));

@@ -232,11 +232,8 @@ impl PlanRun<'_> {
         let changed_fields: Vec<&'static str> = self.plan.field_changes.iter().map(|change| change.field).collect();
         if changed_fields.iter().any(|field| matches!(*field, "title" | "type")) {
             // Children show the key, title and type of their parent.
-            let sql = "SELECT key, uuid FROM issues WHERE parent = ?1";
-            let children: Vec<(IssueKey, Uuid)> =
-                self.db.query_all(sql, values![issue.row], |row| Ok((row.get(0)?, row.get(1)?)))?;
-            for (key, id) in children {
-                self.changed_resources.add_issue_only(&id, &key);
+            for child in children(self.db, issue.row, usize::MAX)? {
+                self.changed_resources.add_issue_only(&child.id, &child.key);
             }
         }
         self.changed_issue_result(issue, changed_fields)
