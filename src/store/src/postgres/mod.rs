@@ -50,7 +50,7 @@ use parking_lot::Mutex;
 use tokio_postgres::Config;
 
 pub(crate) use self::connect::PgConnector;
-use self::{nodes::Membership, writer::Writer};
+use self::{node_rows::NodeMessage, nodes::Membership, writer::Writer};
 use crate::{
     Nodes, PolicySnapshot, PolicySnapshots, ReadAuditError, RemoteEvent, ReviewerRecords, Store, StoreBackend,
     StoreError, StoreFuture, VerifiedTrail, VerifyError,
@@ -329,8 +329,9 @@ impl StoreBackend for PostgresStore {
     }
 
     fn send_to_node(&self, node: &str, change: &str, body: String) -> StoreFuture<()> {
-        let (node, change, own_id) = (node.to_owned(), change.to_owned(), self.membership.id.clone());
-        self.write(async move |client| node_rows::send_message(client, &own_id, &node, &change, &body).await)
+        let (from, to, change) = (self.membership.id.clone(), node.to_owned(), change.to_owned());
+        let message = NodeMessage { from, to, change, body };
+        self.write(async move |client| node_rows::send_message(client, &message).await)
     }
 
     fn receive_messages(&self) -> StoreFuture<Vec<(String, String)>> {
