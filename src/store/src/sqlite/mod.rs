@@ -19,11 +19,7 @@ pub(crate) mod verify;
 mod witness;
 mod writer;
 
-use std::{
-    path::Path,
-    sync::Arc,
-    thread::JoinHandle,
-};
+use std::{path::Path, sync::Arc, thread::JoinHandle};
 
 use parking_lot::Mutex;
 use rusqlite::Connection;
@@ -33,7 +29,7 @@ use self::{
     reader::Readers,
     sql::{SharedConnection, run},
     witness::HeadWitness,
-    writer::{CommitFn, Writer, plain_commit},
+    writer::{CommitFn, WatchedFile, Writer, plain_commit},
 };
 use crate::{
     Nodes, PolicySnapshot, PolicySnapshots, RemoteEvent, ReviewerRecords, StoreBackend, StoreError, StoreFuture,
@@ -122,11 +118,7 @@ impl SqliteStore {
 
     pub(super) fn open_with(dir: &Path, commit: CommitFn) -> Result<Self, StoreError> {
         let conn = open_writer(dir)?;
-        let path = open::database_path(dir);
-        let file_id = open::file_id(&path).map_err(|error| StoreError::data_dir(&path, error))?;
-        let log_path = open::log_path(dir);
-        let log = open::file_id(&log_path).ok().map(|id| (log_path, id));
-        let lock_id = open::file_id(&open::lock_path(dir)).ok();
+        let files = WatchedFile::all(dir)?;
         run(facts::check_moved(&conn))?;
         check_pages(&conn, dir)?;
         check_writable(&conn, dir)?;
@@ -139,9 +131,7 @@ impl SqliteStore {
         let writer = Writer {
             conn,
             dir: dir.to_owned(),
-            file_id,
-            log,
-            lock_id,
+            files,
             heads,
             data_version: None,
             queue: commands,

@@ -20,7 +20,7 @@ use tokio::runtime::Runtime;
 
 use super::{
     claims,
-    open::{database_path, file_id, lock_path, open_writer},
+    open::{database_path, file_id, lock_path, log_path, open_writer},
     rows, search, space,
     sql::{execute, run},
     trail,
@@ -45,12 +45,7 @@ pub(super) type CommitFn = Box<dyn FnMut(&Connection) -> rusqlite::Result<()> + 
 pub(super) struct Writer {
     pub conn: Connection,
     pub dir: PathBuf,
-    /// The database file that was opened ([`file_id`]).
-    pub file_id: (u64, u64),
-    /// The write-ahead log and its [`file_id`]. SQLite never replaces it while a connection is open. `None` if there is no log.
-    pub log: Option<(PathBuf, (u64, u64))>,
-    /// The lock file of the directory. `None` if there was none when the database was opened, as in tests.
-    pub lock_id: Option<(u64, u64)>,
+    pub files: Vec<WatchedFile>,
     pub heads: Heads,
     /// The value of `PRAGMA data_version` when [`Writer::heads`] was read. It changes with commits by other
     /// connections.
@@ -65,11 +60,37 @@ pub(super) fn plain_commit() -> CommitFn {
     Box::new(|conn| conn.prepare_cached("COMMIT")?.execute([]).map(drop))
 }
 
-/// Returns `false` if the file no longer exists or is another one.
-fn has_id(path: &Path, id: (u64, u64)) -> bool {
-    match file_id(path) {
-        Ok(found) => found == id,
-        Err(error) => error.kind() != ErrorKind::NotFound,
+/// A file that must not be deleted or replaced while the database is open.
+pub(super) struct WatchedFile {
+    path: PathBuf,
+    id: (u64, u64),
+    /// Returns the error for a file that was deleted or replaced.
+    error: fn(PathBuf) -> StoreError,
+}
+
+impl WatchedFile {
+    /// Returns the files of an open database. There may be no log, and no lock file in tests. SQLite never replaces the log
+    /// while a connection is open.
+    ///
+    /// # Errors
+    /// [`StoreError::DataDir`] if the database file cannot be found.
+    pub(super) fn all(dir: &Path) -> Result<Vec<Self>, StoreError> {
+        let watch = |path: PathBuf, error: fn(PathBuf) -> StoreError| match file_id(&path) {
+            Ok(id) => Ok(Self { path, id, error }),
+            Err(source) => Err(StoreError::data_dir(&path, source)),
+        };
+        let mut files = vec![watch(database_path(dir), StoreError::Replaced)?];
+        files.extend(watch(log_path(dir), StoreError::LogReplaced));
+        files.extend(watch(lock_path(dir), StoreError::LockReplaced));
+        Ok(files)
+    }
+
+    /// Returns `true` if the file no longer exists or is another one.
+    fn is_replaced(&self) -> bool {
+        match file_id(&self.path) {
+            Ok(found) => found != self.id,
+            Err(error) => error.kind() == ErrorKind::NotFound,
+        }
     }
 }
 
@@ -89,18 +110,8 @@ impl Writer {
     /// Fails if the database file, its log or the lock file was deleted or replaced. Writes to the open database would then be
     /// lost, or another gateway may use the directory. Records the failure, which ends when the original file is back.
     fn check_files(&self) -> Result<(), StoreError> {
-        let (database, lock) = (database_path(&self.dir), lock_path(&self.dir));
-        let error = if !has_id(&database, self.file_id) {
-            StoreError::Replaced(database)
-        } else if let Some((log, id)) = &self.log
-            && !has_id(log, *id)
-        {
-            StoreError::LogReplaced(log.clone())
-        } else if self.lock_id.is_some_and(|id| !has_id(&lock, id)) {
-            StoreError::LockReplaced(lock)
-        } else {
-            return Ok(());
-        };
+        let Some(file) = self.files.iter().find(|file| file.is_replaced()) else { return Ok(()) };
+        let error = (file.error)(file.path.clone());
         if !self.health.last_error().is_some_and(|error| error.is_about_replaced_file()) {
             tracing::error!(%error, "changes are refused");
             self.health.record_failure(&error);
