@@ -165,7 +165,7 @@ impl Tracker {
                 Actor { name: principal.name.clone(), change_id: change_id.clone(), at: Timestamp::now().into() };
             let plan = plan::plan(db, &workflow, &write)?;
             ctx.check_state(&plan.fingerprint())?;
-            let (result, changed_resources) = writes::apply(db, &workflow, &plan, principal, &actor)?;
+            let (result, changed_resources) = plan.carry_out(db, &workflow, principal, &actor)?;
             writes::record_result(db, &tool, &actor, &result)?;
             Ok((result, changed_resources))
         };
