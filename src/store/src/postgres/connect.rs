@@ -288,31 +288,21 @@ impl PgConnector {
         work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let end = Instant::now() + limit;
-        let connection = self.take_pooled(end).await?;
+        let taken = tokio::time::timeout_at(end, take_connection(&self.pool)).await;
+        let mut connection = PooledConnection(Some(taken.unwrap_or_else(|_| Err(error::no_answer()))?));
         let client = connection.0.as_ref().ok_or(StoreError::Closed)?;
         let result = self.silence.answer(end.saturating_duration_since(Instant::now()), work(client)).await;
-        self.release(connection, result.is_some());
-        let result = result.unwrap_or_else(|| Err(timeout_error()));
-        if let Err(error) = &result {
-            self.health.record_damage(error);
-        }
-        result
-    }
-
-    /// Takes a connection from the pool, and waits for it until `end` at most.
-    async fn take_pooled(&self, end: Instant) -> Result<PooledConnection, StoreError> {
-        let taken = tokio::time::timeout_at(end, take_connection(&self.pool)).await;
-        taken.unwrap_or_else(|_| Err(error::no_answer())).map(|client| PooledConnection(Some(client)))
-    }
-
-    /// Returns a connection to the pool, or closes it if its last answer is outstanding.
-    fn release(&self, mut connection: PooledConnection, is_answered: bool) {
-        if is_answered {
+        if result.is_some() {
             drop(connection.0.take());
         } else {
             // The idle connections in the pool may be dead as well.
             self.pool.retain(|_, _| false);
         }
+        let result = result.unwrap_or_else(|| Err(timeout_error()));
+        if let Err(error) = &result {
+            self.health.record_damage(error);
+        }
+        result
     }
 
     /// Opens a connection outside the pool, in the caller's runtime.
