@@ -61,14 +61,11 @@ use countersign_config::TrackerConfig;
 use countersign_domain::changes::Preview;
 use countersign_protocol::McpError;
 use countersign_provider::{
-    CallContext, List, Module, Permit, PresentValues, Provider, ProviderEvent, ResourceDef, ResourceTemplateDef,
+    CallContext, Module, Permit, PresentValues, Provider, ProviderEvent, ResourceDef, ResourceTemplateDef,
     ResourceText, ToolDef, ToolResult, schema::parse_arguments, text::unknown_tool_error,
 };
 use countersign_store::ModuleStorage;
 
-/// The maximum number of events that are held for a slow receiver. A receiver that misses events reads everything
-/// again.
-const EVENT_CAPACITY: usize = 1024;
 /// The maximum length of arguments whose preview is made on the caller's thread. Longer arguments may need a costly
 /// diff.
 const MAX_QUICK_ARGUMENT_BYTES: usize = 2048;
@@ -77,7 +74,6 @@ const MAX_QUICK_ARGUMENT_BYTES: usize = 2048;
 pub struct Tracker {
     storage: Storage,
     workflow: Arc<Workflow>,
-    events: broadcast::Sender<ProviderEvent>,
 }
 
 impl Tracker {
@@ -97,24 +93,13 @@ impl Tracker {
     pub fn open(location: &ModuleStorage, config: &TrackerConfig) -> Result<Arc<Self>, TrackerError> {
         let workflow = Workflow::from_config(&config.workflow).map_err(TrackerError::Workflow)?;
         let now = Timestamp::now();
-        let (events, _) = broadcast::channel(EVENT_CAPACITY);
-        let sender = events.clone();
-        // Sending fails only if there is no receiver.
-        let announce = move |ChangedResources { uris, list_changed }| {
-            if !uris.is_empty() {
-                let _ = sender.send(ProviderEvent::ResourcesUpdated(uris));
-            }
-            if list_changed {
-                let _ = sender.send(ProviderEvent::ListChanged(List::Resources));
-            }
-        };
-        let storage = Storage::open(location, Arc::new(announce), |db, is_new| {
+        let storage = Storage::open(location, |db, is_new| {
             if is_new && config.sample_project {
                 sample::fill(db, now)?;
             }
             config.people.iter().try_for_each(|name| inserts::ensure_named_person(db, name, &now.into()))
         })?;
-        Ok(Arc::new(Self { storage, workflow: Arc::new(workflow), events }))
+        Ok(Arc::new(Self { storage, workflow: Arc::new(workflow) }))
     }
 
     async fn list_projects(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
@@ -242,7 +227,7 @@ impl Provider for Tracker {
     }
 
     fn events(&self) -> broadcast::Receiver<ProviderEvent> {
-        self.events.subscribe()
+        self.storage.events()
     }
 }
 

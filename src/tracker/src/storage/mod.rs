@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, broadcast};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -19,6 +19,7 @@ use super::{
     uri::ChangedResources,
 };
 use countersign_protocol::{ErrorKind, McpError};
+use countersign_provider::{List, ProviderEvent};
 use countersign_runtime::background;
 use countersign_store::{ModuleStorage, StoreError};
 
@@ -61,8 +62,20 @@ impl From<DbError> for TrackerError {
     }
 }
 
-/// Receives the resources that a write changed, once it is durable.
-pub(super) type Announce = Arc<dyn Fn(ChangedResources) + Send + Sync>;
+/// The maximum number of events that are held for a slow receiver. A receiver that misses events reads everything
+/// again.
+const EVENT_CAPACITY: usize = 1024;
+
+/// Announces the resources that a write changed, once it is durable.
+fn announce(events: &broadcast::Sender<ProviderEvent>, ChangedResources { uris, list_changed }: ChangedResources) {
+    // Sending fails only if there is no receiver.
+    if !uris.is_empty() {
+        let _ = events.send(ProviderEvent::ResourcesUpdated(uris));
+    }
+    if list_changed {
+        let _ = events.send(ProviderEvent::ListChanged(List::Resources));
+    }
+}
 
 /// The kind of a read, which decides where it runs and whether it runs in a transaction.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -80,7 +93,7 @@ pub(super) struct Storage(Arc<StorageParts>);
 
 struct StorageParts {
     database: Database,
-    announce: Announce,
+    events: broadcast::Sender<ProviderEvent>,
     /// The only permit for writes. Waiting for it occupies no thread of the blocking pool.
     write_permit: Arc<Semaphore>,
     slow_read_permits: Arc<Semaphore>,
@@ -99,25 +112,29 @@ impl Storage {
     /// Fails if a file or a connection fails, or the schema is of a newer version.
     pub fn open(
         location: &ModuleStorage,
-        announce: Announce,
         fill: impl FnOnce(Db<'_>, bool) -> DbResult<()>,
     ) -> Result<Self, TrackerError> {
+        let (events, _) = broadcast::channel(EVENT_CAPACITY);
         let (database, slow_reads) = match location {
             ModuleStorage::Directory(dir) => {
                 (Database::Sqlite(Arc::new(SqliteDatabase::open(dir, fill)?)), sqlite::MAX_SLOW_READS)
             }
             ModuleStorage::Postgres { tables, dir } => {
                 let file = dir.as_deref().map(|dir| dir.join(FILE_NAME));
-                let server =
-                    PostgresDatabase::open(Arc::clone(tables), Arc::clone(&announce), |db, is_new| match &file {
-                        Some(file) if is_new && file.exists() => import(file, db).and_then(|()| fill(db, false)),
-                        _ => fill(db, is_new),
-                    })?;
+                let server = PostgresDatabase::open(Arc::clone(tables), events.clone(), |db, is_new| match &file {
+                    Some(file) if is_new && file.exists() => import(file, db).and_then(|()| fill(db, false)),
+                    _ => fill(db, is_new),
+                })?;
                 (Database::Postgres(server), postgres::MAX_SLOW_READS)
             }
         };
         let (write_permit, slow_read_permits) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(slow_reads)));
-        Ok(Self(Arc::new(StorageParts { database, announce, write_permit, slow_read_permits })))
+        Ok(Self(Arc::new(StorageParts { database, events, write_permit, slow_read_permits })))
+    }
+
+    /// Subscribes to the announcements of changed resources.
+    pub fn events(&self) -> broadcast::Receiver<ProviderEvent> {
+        self.0.events.subscribe()
     }
 
     /// Runs a read. A short read of a file runs on the caller's thread.
@@ -189,7 +206,7 @@ impl Storage {
                 Database::Sqlite(file) => file.write(write)?,
                 Database::Postgres(server) => server.write(write)?,
             };
-            (storage.announce)(changed_resources);
+            announce(&storage.events, changed_resources);
             Ok(value)
         });
         task.await.map_err(|_| internal_error().with("outcome", "unknown"))?
@@ -236,7 +253,7 @@ mod tests {
     async fn slow_read_is_cancelled() {
         let dir = tempfile::tempdir().unwrap();
         let location = ModuleStorage::Directory(dir.path().to_owned());
-        let storage = Storage::open(&location, Arc::new(|_| {}), |_, _| Ok(())).unwrap();
+        let storage = Storage::open(&location, |_, _| Ok(())).unwrap();
         let cancel = CancellationToken::new();
         let (report_start, started) = tokio::sync::oneshot::channel();
         let endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n";

@@ -8,12 +8,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Announce, ReadKind, TrackerError, unknown_outcome};
+use tokio::sync::broadcast;
+
+use super::{ReadKind, TrackerError, announce, unknown_outcome};
 use crate::{
     db::{Db, DbError, DbResult, internal_error, unwritten_error, values},
     uri::ChangedResources,
 };
 use countersign_protocol::McpError;
+use countersign_provider::ProviderEvent;
 use countersign_runtime::background;
 use countersign_store::{
     StoreError,
@@ -51,7 +54,7 @@ impl PostgresDatabase {
     /// Opens or creates the tables, as [`super::Storage::open`] does.
     pub fn open(
         tables: Arc<Tables>,
-        announce: Announce,
+        events: broadcast::Sender<ProviderEvent>,
         fill: impl FnOnce(Db<'_>, bool) -> DbResult<()>,
     ) -> Result<Self, TrackerError> {
         let mut connection = tables.wait_for_connection()?;
@@ -60,7 +63,7 @@ impl PostgresDatabase {
         let last_id = Db::Postgres(&connection).query_one(newest_id, &[], |row| row.get(0))?;
         connection.commit()?;
         let node = uuid::Uuid::new_v4().simple().to_string();
-        let follower = Follower { tables: Arc::clone(&tables), announce, node: node.clone(), last_id };
+        let follower = Follower { tables: Arc::clone(&tables), events, node: node.clone(), last_id };
         let (stop_follower, stopped) = mpsc::channel();
         let thread = std::thread::Builder::new().name("tracker-follow".into());
         thread.spawn(move || follower.run(&stopped)).map_err(|error| StoreError::Unreachable(error.to_string()))?;
@@ -175,7 +178,7 @@ fn migrate(
 /// Polls the announcements of other nodes, and passes them on to subscribers of this one.
 struct Follower {
     tables: Arc<Tables>,
-    announce: Announce,
+    events: broadcast::Sender<ProviderEvent>,
     node: String,
     /// The id of the last announcement that was read.
     last_id: i64,
@@ -189,7 +192,7 @@ impl Follower {
                 Ok(()) => {
                     if polled_at.elapsed() > MAX_POLL_GAP {
                         // The changes are not known, so clients read the list of resources again.
-                        (self.announce)(ChangedResources { uris: Vec::new(), list_changed: true });
+                        announce(&self.events, ChangedResources { uris: Vec::new(), list_changed: true });
                     }
                     polled_at = Instant::now();
                 }
@@ -209,7 +212,7 @@ impl Follower {
         for (id, node, uris, list_changed) in announcements {
             self.last_id = id;
             if node != self.node {
-                (self.announce)(ChangedResources { uris: serde_json::from_str(&uris)?, list_changed });
+                announce(&self.events, ChangedResources { uris: serde_json::from_str(&uris)?, list_changed });
             }
         }
         Ok(())
