@@ -89,9 +89,7 @@ pub(super) enum ReadKind {
 }
 
 /// The open database, with the limits of its use.
-pub(super) struct Storage(Arc<StorageParts>);
-
-struct StorageParts {
+pub(super) struct Storage {
     database: Database,
     events: broadcast::Sender<ProviderEvent>,
     /// The only permit for writes. Waiting for it occupies no thread of the blocking pool.
@@ -99,9 +97,10 @@ struct StorageParts {
     slow_read_permits: Arc<Semaphore>,
 }
 
+#[derive(Clone)]
 enum Database {
     Sqlite(Arc<SqliteDatabase>),
-    Postgres(PostgresDatabase),
+    Postgres(Arc<PostgresDatabase>),
 }
 
 impl Storage {
@@ -125,16 +124,16 @@ impl Storage {
                     Some(file) if is_new && file.exists() => import(file, db).and_then(|()| fill(db, false)),
                     _ => fill(db, is_new),
                 })?;
-                (Database::Postgres(server), postgres::MAX_SLOW_READS)
+                (Database::Postgres(Arc::new(server)), postgres::MAX_SLOW_READS)
             }
         };
         let (write_permit, slow_read_permits) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(slow_reads)));
-        Ok(Self(Arc::new(StorageParts { database, events, write_permit, slow_read_permits })))
+        Ok(Self { database, events, write_permit, slow_read_permits })
     }
 
     /// Subscribes to the announcements of changed resources.
     pub fn events(&self) -> broadcast::Receiver<ProviderEvent> {
-        self.0.events.subscribe()
+        self.events.subscribe()
     }
 
     /// Runs a read. A short read of a file runs on the caller's thread.
@@ -144,7 +143,7 @@ impl Storage {
         cancel: &CancellationToken,
         read: impl FnOnce(Db<'_>) -> Result<T, McpError> + Send + 'static,
     ) -> Result<T, McpError> {
-        match (kind, &self.0.database) {
+        match (kind, &self.database) {
             (ReadKind::Slow, _) => self.read_slow(cancel, read).await,
             (_, Database::Sqlite(file)) => file.read(None, read),
             (_, Database::Postgres(server)) => server.read(kind, read).await,
@@ -161,7 +160,7 @@ impl Storage {
             // A read that is already cancelled does not begin.
             biased;
             () = cancel.cancelled() => return Err(cancelled_error()),
-            permit = Arc::clone(&self.0.slow_read_permits).acquire_owned() => permit.map_err(|_| McpError::shutting_down())?,
+            permit = Arc::clone(&self.slow_read_permits).acquire_owned() => permit.map_err(|_| McpError::shutting_down())?,
             () = tokio::time::sleep(SLOW_READ_TIMEOUT) => {
                 return Err(McpError::new(ErrorKind::Overloaded, "The tracker is busy with other searches; try again."));
             }
@@ -175,7 +174,7 @@ impl Storage {
             read(db)
         };
         let reading = async {
-            match &self.0.database {
+            match &self.database {
                 Database::Postgres(server) => server.read(ReadKind::Slow, read).await,
                 Database::Sqlite(file) => {
                     let file = Arc::clone(file);
@@ -196,17 +195,17 @@ impl Storage {
         &self,
         write: impl FnOnce(Db<'_>) -> Result<(T, ChangedResources), McpError> + Send + 'static,
     ) -> Result<T, McpError> {
-        let permit = Arc::clone(&self.0.write_permit).acquire_owned().await.map_err(|_| McpError::shutting_down())?;
-        let storage = Arc::clone(&self.0);
+        let permit = Arc::clone(&self.write_permit).acquire_owned().await.map_err(|_| McpError::shutting_down())?;
+        let (database, events) = (self.database.clone(), self.events.clone());
         let task = background::spawn_blocking(move || {
             let _permit = permit;
             // An error here rolls the transaction back.
             let write = |db: Db<'_>| write(db).map_err(mark_not_applied);
-            let (value, changed_resources) = match &storage.database {
+            let (value, changed_resources) = match database {
                 Database::Sqlite(file) => file.write(write)?,
                 Database::Postgres(server) => server.write(write)?,
             };
-            announce(&storage.events, changed_resources);
+            announce(&events, changed_resources);
             Ok(value)
         });
         task.await.map_err(|_| internal_error().with("outcome", "unknown"))?
@@ -214,7 +213,7 @@ impl Storage {
 
     /// Runs one transaction on this thread, and announces nothing.
     fn with_transaction<T>(&self, run: impl FnOnce(Db<'_>) -> Result<T, TrackerError>) -> Result<T, TrackerError> {
-        match &self.0.database {
+        match &self.database {
             Database::Sqlite(file) => file.with_transaction(run),
             Database::Postgres(server) => server.with_transaction(run),
         }
