@@ -102,30 +102,6 @@ impl Tracker {
         Ok(Arc::new(Self { storage, workflow: Arc::new(workflow) }))
     }
 
-    async fn list_projects(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
-        let args: ListProjects = parse_arguments(arguments)?;
-        let kind = if args.include_people { ReadKind::Slow } else { ReadKind::Statement };
-        self.storage.read(kind, &ctx.cancel, move |db| reads::list_projects(db, &args)).await
-    }
-
-    async fn list_issues(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
-        let args: ListIssues = parse_arguments(arguments)?;
-        let kind = if args.has_index() { ReadKind::Statement } else { ReadKind::Slow };
-        self.storage.read(kind, &ctx.cancel, move |db| reads::list_issues(db, &args)).await
-    }
-
-    async fn get_issue(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
-        let args: GetIssue = parse_arguments(arguments)?;
-        let workflow = Arc::clone(&self.workflow);
-        let kind = if args.include.is_empty() { ReadKind::Statement } else { ReadKind::Slow };
-        self.storage.read(kind, &ctx.cancel, move |db| reads::get_issue(db, &workflow, &args)).await
-    }
-
-    async fn search(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
-        let args: SearchIssues = parse_arguments(arguments)?;
-        self.storage.read(ReadKind::Slow, &ctx.cancel, move |db| search::search(db, &args)).await
-    }
-
     /// Checks a write against the live state again and carries it out, in one transaction. A change that has run
     /// before is not run again: its recorded result is returned.
     async fn write(&self, tool: &str, write: Write, ctx: &CallContext) -> Result<ToolResult, McpError> {
@@ -190,10 +166,26 @@ impl Provider for Tracker {
 
     async fn call(&self, tool: &str, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
         match tool {
-            "get_issue" => self.get_issue(arguments, ctx).await,
-            "list_projects" => self.list_projects(arguments, ctx).await,
-            "list_issues" => self.list_issues(arguments, ctx).await,
-            "search_issues" => self.search(arguments, ctx).await,
+            "list_projects" => {
+                let args: ListProjects = parse_arguments(arguments)?;
+                let kind = if args.include_people { ReadKind::Slow } else { ReadKind::Statement };
+                self.storage.read(kind, &ctx.cancel, move |db| reads::list_projects(db, &args)).await
+            }
+            "list_issues" => {
+                let args: ListIssues = parse_arguments(arguments)?;
+                let kind = if args.has_index() { ReadKind::Statement } else { ReadKind::Slow };
+                self.storage.read(kind, &ctx.cancel, move |db| reads::list_issues(db, &args)).await
+            }
+            "get_issue" => {
+                let args: GetIssue = parse_arguments(arguments)?;
+                let workflow = Arc::clone(&self.workflow);
+                let kind = if args.include.is_empty() { ReadKind::Statement } else { ReadKind::Slow };
+                self.storage.read(kind, &ctx.cancel, move |db| reads::get_issue(db, &workflow, &args)).await
+            }
+            "search_issues" => {
+                let args: SearchIssues = parse_arguments(arguments)?;
+                self.storage.read(ReadKind::Slow, &ctx.cancel, move |db| search::search(db, &args)).await
+            }
             _ => self.write(tool, parse_write(tool, arguments)?, ctx).await,
         }
     }
