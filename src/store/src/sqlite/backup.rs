@@ -3,12 +3,16 @@
 
 use std::{
     fs, io,
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
 use jiff::Timestamp;
 use rusqlite::{Connection, OpenFlags, backup::Backup};
-use tempfile::{PathPersistError, TempPath};
+use rustix::{
+    fs::{CWD, RenameFlags, renameat_with},
+    io::Errno,
+};
 
 use super::{
     open::{database_path, open_reader},
@@ -112,10 +116,10 @@ pub fn backup(dir: &Path, to: &Path, replace: bool, now: Timestamp) -> Result<Ba
 /// Refuses a destination in the data directory or below it, because the backup could overwrite the live database, and would be
 /// lost with the directory.
 fn check_destination(dir: &Path, to: &Path) -> Result<(), BackupError> {
+    let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let real = |path: &Path| fs::canonicalize(path).ok();
     let data = real(dir);
-    let inside = real(folder_of(to))
-        .is_some_and(|parent| parent.ancestors().any(|folder| data.as_deref() == Some(folder)))
+    let inside = real(parent).is_some_and(|parent| parent.ancestors().any(|folder| data.as_deref() == Some(folder)))
         || real(to).is_some_and(|to| real(&database_path(dir)) == Some(to));
     if inside { Err(BackupError::Inside(to.to_owned())) } else { Ok(()) }
 }
@@ -128,23 +132,41 @@ fn mark_as_backup(conn: &Connection, now: Timestamp) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Returns the folder of a file.
-fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+/// Gives the file a new name, unless a file of that name was created meanwhile. Its old name may remain, too.
+fn move_to_new_file(path: &Path, to: &Path) -> io::Result<()> {
+    // Unlike a plain rename, a link never replaces a file.
+    match fs::hard_link(path, to) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => rename_to_new_file(path, to),
+        linked => linked,
+    }
+}
+
+/// Renames the file, unless a file of the new name exists. Unlike a link, this also works on FAT, exFAT and some network
+/// shares.
+fn rename_to_new_file(path: &Path, to: &Path) -> io::Result<()> {
+    renameat_with(CWD, path, CWD, to, RenameFlags::NOREPLACE).map_err(|error| match error {
+        Errno::INVAL | Errno::NOSYS | Errno::NOTSUP | Errno::PERM => io::Error::other(format!(
+            "{error}; the file system may be unable to rename a file without replacing another one, so give --force, which \
+             replaces a file of this name"
+        )),
+        error => error.into(),
+    })
 }
 
 /// A copy in a temporary file, which is removed on drop.
 struct TemporaryCopy {
-    path: TempPath,
+    path: PathBuf,
     to: PathBuf,
 }
 
 impl TemporaryCopy {
     fn new(to: &Path) -> Result<Self, BackupError> {
-        let created = tempfile::Builder::new().suffix(".part").tempfile_in(folder_of(to));
-        let file = created.map_err(|source| BackupError::Write { path: to.to_owned(), source })?;
-        // No descriptor stays open, because closing it would release the locks of SQLite.
-        Ok(Self { path: file.into_temp_path(), to: to.to_owned() })
+        let mut name = to.as_os_str().to_owned();
+        name.push(format!(".{}.part", std::process::id()));
+        let path = PathBuf::from(name);
+        let created = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        created.map_err(|source| BackupError::Write { path: path.clone(), source })?;
+        Ok(Self { path, to: to.to_owned() })
     }
 
     /// Copies one snapshot of the source, and checks the copy.
@@ -155,7 +177,7 @@ impl TemporaryCopy {
                 StoreError::DiskFull => io::ErrorKind::StorageFull.into(),
                 other => return other.into(),
             };
-            BackupError::Write { path: self.path.to_path_buf(), source }
+            BackupError::Write { path: self.path.clone(), source }
         };
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut conn = Connection::open_with_flags(&self.path, flags).map_err(failed)?;
@@ -179,21 +201,26 @@ impl TemporaryCopy {
         file.sync_all().map_err(failed)?;
         let bytes = file.metadata().map_err(failed)?.len();
         if replace {
-            self.path.persist(&self.to).map_err(|error| failed(error.error))?;
+            fs::rename(&self.path, &self.to).map_err(failed)?;
         } else {
-            self.path.persist_noclobber(&self.to).map_err(|PathPersistError { error, .. }| match error.kind() {
+            move_to_new_file(&self.path, &self.to).map_err(|source| match source.kind() {
                 io::ErrorKind::AlreadyExists => BackupError::Exists(self.to.clone()),
-                io::ErrorKind::InvalidInput | io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported => {
-                    failed(io::Error::other(format!(
-                        "{error}; the file system may be unable to rename a file without replacing another one, so give \
-                         --force, which replaces a file of this name"
-                    )))
-                }
-                _ => failed(error),
+                _ => failed(source),
             })?;
         }
-        fs::File::open(folder_of(&self.to)).and_then(|dir| dir.sync_all()).map_err(failed)?;
+        let parent = self.to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::File::open(parent).and_then(|dir| dir.sync_all()).map_err(failed)?;
         Ok(bytes)
+    }
+}
+
+impl Drop for TemporaryCopy {
+    fn drop(&mut self) {
+        // After a rename, the temporary file is already gone.
+        let _ = fs::remove_file(&self.path);
+        let mut journal = self.path.clone().into_os_string();
+        journal.push("-journal");
+        let _ = fs::remove_file(journal);
     }
 }
 
@@ -263,6 +290,19 @@ mod tests {
             backup(dir.path(), &out.path().join("no/such"), false, now()),
             Err(BackupError::Write { .. })
         ));
+    }
+
+    #[test]
+    fn file_is_renamed_unless_the_new_name_exists() {
+        let dir = tempfile::tempdir().unwrap();
+        let [path, to] = ["copy.part", "copy"].map(|name| dir.path().join(name));
+        fs::write(&path, "new").unwrap();
+        rename_to_new_file(&path, &to).unwrap();
+        assert!(!path.exists() && fs::read(&to).unwrap() == b"new");
+        fs::write(&path, "newer").unwrap();
+        let refused = rename_to_new_file(&path, &to).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists, "{refused}");
+        assert_eq!((fs::read(&path).unwrap(), fs::read(&to).unwrap()), (b"newer".to_vec(), b"new".to_vec()));
     }
 
     #[test]
