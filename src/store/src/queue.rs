@@ -1,4 +1,5 @@
-//! The write queue of a backend, and the loop that runs its requests in batches, of which each shares a transaction.
+//! The write queue of a backend, and the loop that runs all waiting requests in one transaction, commits, and only then answers
+//! them (group commit).
 
 use std::time::{Duration, Instant};
 

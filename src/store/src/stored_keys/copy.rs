@@ -57,6 +57,7 @@ impl KeyCopy {
         Self(RwLock::new(CopyState { records, sign_ins: HashMap::new(), changed_at: None, is_silent: false }))
     }
 
+    /// Records whether the server has failed to answer the last refresh in time.
     pub fn set_silent(&self, is_silent: bool) {
         self.0.write().is_silent = is_silent;
     }
@@ -121,6 +122,7 @@ impl KeyCopy {
         copy.changed_at = Some(Instant::now());
     }
 
+    /// Records that this process has just revoked a key.
     pub fn revoke_key(&self, id: &str, at: Timestamp) {
         let mut copy = self.0.write();
         if let Some(key) = copy.records.keys.values_mut().find(|key| key.id == id) {
