@@ -353,6 +353,12 @@ pub(crate) trait Database: Send + Sync + 'static {
     /// Runs statements, each as a transaction of its own.
     fn write<T>(&self, work: impl AsyncFnOnce(&Self::Connection) -> Result<T, StoreError>) -> Result<T, StoreError>;
 
+    /// Runs statements like [`Self::write`], but does not wait for the answer of a server. Its error is only logged.
+    fn write_in_background(
+        &self,
+        work: impl AsyncFnOnce(&Self::Connection) -> Result<(), StoreError> + Send + 'static,
+    ) -> Result<(), StoreError>;
+
     /// Runs statements in one transaction, which is rolled back if one of them fails.
     fn transaction<T>(
         &self,

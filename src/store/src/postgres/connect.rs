@@ -349,6 +349,19 @@ impl Database for Arc<PgConnector> {
         self.block_on(self.with_connection(BACKGROUND_TIMEOUT, error::unknown_outcome, work))
     }
 
+    fn write_in_background(
+        &self,
+        work: impl AsyncFnOnce(&ClientWrapper) -> Result<(), StoreError> + Send + 'static,
+    ) -> Result<(), StoreError> {
+        let writing = self.run_async(error::unknown_outcome, work);
+        self.spawn(async move {
+            if let Err(error) = writing.await {
+                tracing::debug!(%error, "a write in the background failed");
+            }
+        });
+        Ok(())
+    }
+
     fn transaction<T>(&self, work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError>) -> Result<T, StoreError> {
         self.write(async |client| transaction(client, work(client)).await)
     }

@@ -187,7 +187,9 @@ impl<D: Database> Credentials for StoredKeys<D> {
             return Ok(());
         }
         let sql = "UPDATE api_keys SET last_used_at = ?2 WHERE id = ?1";
-        self.db.write(async |db| db.write(sql, values![&key.id, &now.to_string()]).await.map(drop))
+        let (id, at) = (key.id.clone(), now.to_string());
+        // A thread per key would wait for a server that has stopped answering.
+        self.db.write_in_background(async move |db| db.write(sql, values![&id, &at]).await.map(drop))
     }
 
     fn put_code(
