@@ -177,6 +177,11 @@ impl StoreError {
     }
 }
 
+/// Returns the error for a database server that does not answer.
+pub(crate) fn no_answer() -> StoreError {
+    StoreError::Unreachable("PostgreSQL does not answer".into())
+}
+
 /// Returns the error for a client whose write was committed, but whose result cannot be read. The error of the read would say
 /// that nothing was changed.
 pub fn unread_result_error() -> McpError {

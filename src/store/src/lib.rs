@@ -68,7 +68,7 @@ pub use nodes::Nodes;
 pub use pins::{PinStore, PinWrite};
 pub use policy_snapshots::{PolicySnapshot, PolicySnapshots};
 pub use postgres::tables;
-pub use retention::{Deletion, PrunableRecords, Pruning, PruningCutoffs, Redaction};
+pub use retention::{PrunableRecords, PrunedChange, Pruning, PruningCutoffs};
 pub use reviewer_records::ReviewerRecords;
 pub use schema_versions::SchemaVersions;
 pub use search::{AuditSearch, ChangeCriteria, FoundEntries, FoundEntry, find_newest_entry};
@@ -377,10 +377,10 @@ pub trait StoreBackend: Send + Sync + 'static {
 ///
 /// To add a backend:
 /// 1. Implement `sql::Sql` and `sql::Database` for its connections, [`StoreBackend`] and `queries::Queries` for the
-///    store, and `moving::OfflineStore`, in a folder beside `src/store/src/sqlite`. Each error must say whether the
-///    write certainly changed nothing ([`StoreError::is_certainly_aborted`]). If several gateways can share the store,
-///    also implement all methods of [`Nodes`], whose defaults are for a single gateway; otherwise use
-///    `nodes::SingleNode`.
+///    store, `queue::BatchWriter` for its writes, and `moving::OfflineStore`, in a folder beside `src/store/src/sqlite`.
+///    Each error must say whether the write certainly changed nothing ([`StoreError::is_certainly_aborted`]). If several
+///    gateways can share the store, also implement all methods of [`Nodes`], whose defaults are for a single gateway;
+///    otherwise use `nodes::SingleNode`.
 /// 2. Open it in `src/store/src/location.rs`, the only file that names backends, and give modules their tables with
 ///    [`ModuleStorage`], on which the tracker matches. The compiler reports what is missing.
 /// 3. Add a line `suite!(…)` at the end of `src/store/src/suite.rs`. `every_backend_is_in_the_suite` fails without it.

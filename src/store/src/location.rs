@@ -141,10 +141,33 @@ impl StoreLocation {
         if self.is_same_store(other) {
             return Err(MoveError::SameStore);
         }
-        match &self.0 {
-            Kind::Directory(dir) => self.move_from(&OfflineDirectory::take(dir, false)?, other, move_modules, progress),
-            Kind::Postgres(server) => self.move_from(&server.take_offline(false)?, other, move_modules, progress),
+        let from = self.take_offline(false)?;
+        if let Kind::Directory(dir) = &other.0
+            && let Some(stored_identity) = StoreIdentity::read(dir)?
+            && stored_identity.backend != Backend::Sqlite
+            && from.fact(identity::STORE_ID)?.as_ref() != Some(&stored_identity.id)
+        {
+            return Err(MoveError::OtherStore(dir.clone()));
         }
+        let to = other.take_offline(true)?;
+        let moved = moving::move_all(&*from, &*to, move_modules, progress)?;
+        // The new identities are written while both stores are still locked.
+        let id = from.fact(identity::STORE_ID)?.unwrap_or_default();
+        for location in [self, other] {
+            if let Kind::Directory(dir) = &location.0 {
+                StoreIdentity { backend: to.backend(), id: id.clone(), config: None }.write(dir)?;
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Keeps gateways from serving the store while the returned value exists. Creates or migrates the store if `create` is
+    /// set.
+    fn take_offline(&self, create: bool) -> Result<Box<dyn OfflineStore>, MoveError> {
+        Ok(match &self.0 {
+            Kind::Directory(dir) => Box::new(OfflineDirectory::take(dir, create)?),
+            Kind::Postgres(server) => Box::new(server.take_offline(create)?),
+        })
     }
 
     /// Returns `true` if both locations have the same directory or the same address. A server's database may have several
@@ -157,48 +180,6 @@ impl StoreLocation {
             (Kind::Postgres(a), Kind::Postgres(b)) => a.has_address_of(b),
             _ => false,
         }
-    }
-
-    fn move_from(
-        &self,
-        from: &impl OfflineStore,
-        other: &Self,
-        move_modules: &mut MoveModules<'_>,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<VerifiedTrail, MoveError> {
-        if let Kind::Directory(dir) = &other.0
-            && let Some(stored_identity) = StoreIdentity::read(dir)?
-            && stored_identity.backend != Backend::Sqlite
-            && from.fact(identity::STORE_ID)?.as_ref() != Some(&stored_identity.id)
-        {
-            return Err(MoveError::OtherStore(dir.clone()));
-        }
-        match &other.0 {
-            Kind::Directory(dir) => {
-                self.move_between(from, (other, &OfflineDirectory::take(dir, true)?), move_modules, progress)
-            }
-            Kind::Postgres(server) => {
-                self.move_between(from, (other, &server.take_offline(true)?), move_modules, progress)
-            }
-        }
-    }
-
-    /// Moves the data, and writes the new identities while both stores are still locked.
-    fn move_between<To: OfflineStore>(
-        &self,
-        from: &impl OfflineStore,
-        (other, to): (&Self, &To),
-        move_modules: &mut MoveModules<'_>,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<VerifiedTrail, MoveError> {
-        let moved = moving::move_all(from, to, move_modules, progress)?;
-        let id = from.fact(identity::STORE_ID)?.unwrap_or_default();
-        for location in [self, other] {
-            if let Kind::Directory(dir) = &location.0 {
-                StoreIdentity { backend: To::BACKEND, id: id.clone(), config: None }.write(dir)?;
-            }
-        }
-        Ok(moved)
     }
 
     /// Opens the keys and codes, even beside a running gateway. A data directory without a store is bound to its

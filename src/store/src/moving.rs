@@ -11,7 +11,7 @@ use super::{
     StoreError, VerifiedTrail, VerifyError,
     identity::{Backend, STORE_ID, new_id},
     policy_snapshots::NEWEST_POLICY_FACT,
-    sql::{Cell, Row, Sql, Value},
+    sql::{Cell, Row, Value},
     statements::facts::{self, BACKUP_FACT, INCOMPLETE_FACT, MOVED_FACT, TOKEN_KEY_FACT},
     values,
 };
@@ -103,17 +103,12 @@ impl Table {
 /// key with which the moved tokens are encrypted.
 const COPIED_FACTS: [&str; 4] = [BACKUP_FACT, NEWEST_POLICY_FACT, STORE_ID, TOKEN_KEY_FACT];
 
-/// The source or the destination of a move, which no gateway serves meanwhile.
+/// The source or the destination of a move, which no gateway serves meanwhile. Each statement is a transaction of its own.
 pub(crate) trait OfflineStore {
-    type Connection: Sql;
-    /// The backend. Only PostgreSQL has the columns of [`Table::derive_columns`].
-    const BACKEND: Backend;
-
-    fn run<T>(&self, work: impl AsyncFnOnce(&Self::Connection) -> Result<T, StoreError>) -> Result<T, StoreError>;
-    fn transaction<T>(
-        &self,
-        work: impl AsyncFnOnce(&Self::Connection) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError>;
+    /// Returns the backend. Only PostgreSQL has the columns of [`Table::derive_columns`].
+    fn backend(&self) -> Backend;
+    fn rows(&self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, StoreError>;
+    fn execute(&self, sql: &str, values: &[Value<'_>]) -> Result<(), StoreError>;
     /// Updates the state that the backend derives from the rows.
     fn finish(&self) -> Result<(), StoreError> {
         Ok(())
@@ -121,11 +116,14 @@ pub(crate) trait OfflineStore {
     fn verify(&self) -> Result<VerifiedTrail, VerifyError>;
 
     fn fact(&self, name: &str) -> Result<Option<String>, StoreError> {
-        self.run(async |db| facts::get(db, name).await)
+        self.rows(facts::SELECT, values![name])?.first().map(|row| row.get(0)).transpose()
     }
 
     fn set_fact(&self, name: &str, value: Option<&str>) -> Result<(), StoreError> {
-        self.run(async |db| facts::set(db, name, value).await)
+        match value {
+            Some(value) => self.execute(facts::UPSERT, values![name, value]),
+            None => self.execute(facts::DELETE, values![name]),
+        }
     }
 
     fn count_rows(&self, table: &Table) -> Result<u64, StoreError> {
@@ -138,56 +136,53 @@ pub(crate) trait OfflineStore {
     }
 
     fn read_number(&self, sql: &str) -> Result<u64, StoreError> {
-        let row = self.run(async |db| db.first(sql, &[]).await)?;
-        row.map_or(Ok(0), |row| row.get(0))
+        self.rows(sql, &[])?.first().map_or(Ok(0), |row| row.get(0))
     }
 
     /// Reads the next page of rows with numbers above `after`, in order, or the whole table if it has no pages.
     fn read(&self, table: &Table, after: u64) -> Result<Vec<Row>, StoreError> {
         let Table { name, columns, page } = table;
         let from = format!("SELECT {columns} FROM {name}");
-        self.run(async |db| match page {
+        match page {
             Some(page) => {
                 let sql = format!("{from} WHERE {0} > ?1 ORDER BY {0} LIMIT {page}", table.key());
-                db.rows(&sql, values![after]).await
+                self.rows(&sql, values![after])
             }
-            None => db.rows(&from, &[]).await,
-        })
+            None => self.rows(&from, &[]),
+        }
     }
 
-    /// Writes the rows in one transaction.
+    /// Writes rows. Those of a page are written at once, and a table without pages is cleared before each attempt.
     fn write(&self, table: &Table, rows: &[Row]) -> Result<(), StoreError> {
-        let is_server = Self::BACKEND == Backend::Postgres;
-        self.transaction(async |db| {
-            for rows in rows.chunks(ROWS_PER_STATEMENT) {
-                let (mut columns, mut values, mut tuples) = (table.columns.to_owned(), Vec::new(), Vec::new());
-                for (n, row) in rows.iter().enumerate() {
-                    let first = values.len() + 1;
-                    values.extend(row.0.iter().map(Cell::as_value));
-                    let derived = if is_server { table.derive_columns(row) } else { Vec::new() };
-                    for (name, value) in derived {
-                        if n == 0 {
-                            columns.push_str(&format!(", {name}"));
-                        }
-                        values.push(value);
+        let is_server = self.backend() == Backend::Postgres;
+        for rows in rows.chunks(ROWS_PER_STATEMENT) {
+            let (mut columns, mut values, mut tuples) = (table.columns.to_owned(), Vec::new(), Vec::new());
+            for (n, row) in rows.iter().enumerate() {
+                let first = values.len() + 1;
+                values.extend(row.0.iter().map(Cell::as_value));
+                let derived = if is_server { table.derive_columns(row) } else { Vec::new() };
+                for (name, value) in derived {
+                    if n == 0 {
+                        columns.push_str(&format!(", {name}"));
                     }
-                    let placeholders: Vec<String> = (first..=values.len()).map(|n| format!("?{n}")).collect();
-                    tuples.push(format!("({})", placeholders.join(", ")));
+                    values.push(value);
                 }
-                // PostgreSQL cannot store U+0000, and a substitute would not match the hashes in the trail.
-                let has_nul = values.iter().any(|value| matches!(value, Value::Text(text) if text.contains('\0')));
-                if is_server && has_nul {
-                    return Err(StoreError::Database("a text contains U+0000, which PostgreSQL cannot store".into()));
-                }
-                let sql = format!("INSERT INTO {} ({columns}) VALUES {}", table.name, tuples.join(", "));
-                db.execute(&sql, &values).await?;
+                let placeholders: Vec<String> = (first..=values.len()).map(|n| format!("?{n}")).collect();
+                tuples.push(format!("({})", placeholders.join(", ")));
             }
-            Ok(())
-        })
+            // PostgreSQL cannot store U+0000, and a substitute would not match the hashes in the trail.
+            let has_nul = values.iter().any(|value| matches!(value, Value::Text(text) if text.contains('\0')));
+            if is_server && has_nul {
+                return Err(StoreError::Database("a text contains U+0000, which PostgreSQL cannot store".into()));
+            }
+            let sql = format!("INSERT INTO {} ({columns}) VALUES {}", table.name, tuples.join(", "));
+            self.execute(&sql, &values)?;
+        }
+        Ok(())
     }
 
     fn clear(&self, table: &Table) -> Result<(), StoreError> {
-        self.run(async |db| db.execute(&format!("DELETE FROM {}", table.name), &[]).await.map(drop))
+        self.execute(&format!("DELETE FROM {}", table.name), &[])
     }
 }
 
@@ -228,8 +223,8 @@ pub type MoveModules<'a> = dyn FnMut(bool) -> Result<(), MoveError> + 'a;
 
 /// Copies everything, verifies the copy, marks the old store as moved, and then marks the new store as complete.
 pub(crate) fn move_all(
-    from: &impl OfflineStore,
-    to: &impl OfflineStore,
+    from: &dyn OfflineStore,
+    to: &dyn OfflineStore,
     move_modules: &mut MoveModules<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<VerifiedTrail, MoveError> {

@@ -114,7 +114,7 @@ impl PinStore {
                 text: Some(Arc::clone(&tool.text)),
             },
         });
-        self.write(server, writes.collect(), event, by, at).await
+        self.write(AuditRecord { at, ..pin_record(server, writes.collect(), event, by) }).await
     }
 
     /// Revokes acceptances, which restores the status that each definition had before.
@@ -131,7 +131,7 @@ impl PinStore {
             let text = pin.text.clone().filter(|_| pin.seen.is_some());
             Some(PinWrite { tool: tool.name.clone(), pin: ToolPin { seen: pin.seen.clone(), accepted: None, text } })
         });
-        self.write(server, writes.collect(), "definitions_revoked", by, Timestamp::now()).await
+        self.write(pin_record(server, writes.collect(), "definitions_revoked", by)).await
     }
 
     /// Binds older acceptances without a fingerprint to the current fingerprint of the server. Returns the number of
@@ -156,26 +156,21 @@ impl PinStore {
             .collect();
         // The binding applies even if it cannot be stored, because it only restricts acceptances.
         self.apply(server, &writes);
-        if let Err(error) = self.write(server, writes, "definitions_bound", GATEWAY, Timestamp::now()).await {
+        if let Err(error) = self.write(pin_record(server, writes, "definitions_bound", GATEWAY)).await {
             tracing::warn!(server, %error, "acceptances could not be bound to the current target of their server; the next start tries again");
         }
         accepted_for_other_target
     }
 
-    async fn write(
-        &self,
-        server: &str,
-        writes: Vec<PinWrite>,
-        event: &'static str,
-        by: &str,
-        at: Timestamp,
-    ) -> Result<(), WriteError> {
-        if writes.is_empty() {
+    /// Writes a record, if it has pins, and then applies them.
+    async fn write(&self, record: AuditRecord) -> Result<(), WriteError> {
+        if record.pins.is_empty() {
             return Ok(());
         }
+        let (server, writes) = (record.server.clone(), record.pins.clone());
         // The store completes the write even if the client of the endpoint disconnects.
-        write(&*self.store, WriteRequest::Record(pin_record(server, writes.clone(), event, by, at))).await?;
-        self.apply(server, &writes);
+        write(&*self.store, WriteRequest::Record(record)).await?;
+        self.apply(&server, &writes);
         Ok(())
     }
 
@@ -211,7 +206,7 @@ impl PinSource for PinStore {
         // as new again.
         self.apply(server, &writes);
         let (name, behind) = (server.to_owned(), Arc::clone(&self.behind));
-        let record = pin_record(server, writes, FIRST_SEEN, GATEWAY, Timestamp::now());
+        let record = pin_record(server, writes, FIRST_SEEN, GATEWAY);
         self.store.submit(
             WriteRequest::Record(record),
             Box::new(move |written, _| match written {
@@ -225,7 +220,8 @@ impl PinSource for PinStore {
     }
 }
 
-fn pin_record(server: &str, pins: Vec<PinWrite>, event: &'static str, actor: &str, at: Timestamp) -> AuditRecord {
+/// Returns the record of pins that change now.
+fn pin_record(server: &str, pins: Vec<PinWrite>, event: &'static str, actor: &str) -> AuditRecord {
     let tools: Vec<_> = pins
         .iter()
         .map(|write| {
@@ -241,7 +237,7 @@ fn pin_record(server: &str, pins: Vec<PinWrite>, event: &'static str, actor: &st
         })
         .collect();
     let details = json!({ "server": server, "tools": tools }).to_string();
-    AuditRecord { server: server.to_owned(), pins, ..AuditRecord::new(event, at, actor, details) }
+    AuditRecord { server: server.to_owned(), pins, ..AuditRecord::new(event, Timestamp::now(), actor, details) }
 }
 
 /// Returns the hash of a pin's row, which the audit entry contains.

@@ -235,10 +235,7 @@ impl<B: Queries> Store for B {
     }
 
     fn search_audit(&self, search: AuditSearch, before: Option<u64>, limit: usize) -> StoreFuture<FoundEntries> {
-        self.read(async move |db| {
-            let newest = db.heads().await?.audit.seq;
-            trail::search(db, &search, newest, before, limit).await
-        })
+        self.read(async move |db| trail::search(db, &search, before, limit).await)
     }
 
     fn heads(&self) -> StoreFuture<Heads> {

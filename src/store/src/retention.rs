@@ -33,24 +33,15 @@ pub struct PrunableRecords {
     pub more: bool,
 }
 
-/// A change without its contents, ready to be written.
+/// A change that loses its contents or is deleted.
 #[derive(Clone, Debug)]
-pub struct Redaction {
+pub struct PrunedChange {
     pub id: String,
     pub version: u64,
     pub state: ChangeState,
-    /// The remaining JSON.
-    pub body: String,
-    /// The audit entry's details: a JSON object with `version` and the `changeHash` of the remaining JSON.
-    pub details: String,
-}
-
-/// A change to delete.
-#[derive(Clone, Debug)]
-pub struct Deletion {
-    pub id: String,
-    pub version: u64,
-    pub state: ChangeState,
+    /// The JSON without the contents; `None` deletes the change.
+    pub body: Option<String>,
+    /// The audit entry's details: a JSON object. If a body remains, it has `version` and the `changeHash` of that body.
     pub details: String,
 }
 
@@ -58,8 +49,7 @@ pub struct Deletion {
 #[derive(Clone, Debug)]
 pub struct Pruning {
     pub at: Timestamp,
-    pub redactions: Vec<Redaction>,
-    pub deletions: Vec<Deletion>,
+    pub changes: Vec<PrunedChange>,
     /// The number of the last feed event to delete; 0 means none. The newest event always remains, because the numbers
     /// continue from it.
     pub events_to: u64,

@@ -353,11 +353,25 @@ pub(crate) trait Database: Send + Sync + 'static {
     /// Runs statements, each as a transaction of its own.
     fn write<T>(&self, work: impl AsyncFnOnce(&Self::Connection) -> Result<T, StoreError>) -> Result<T, StoreError>;
 
+    /// Runs statements like [`Self::write`], but does not wait for the answer of a server. Its error is only logged.
+    fn write_in_background(
+        &self,
+        work: impl AsyncFnOnce(&Self::Connection) -> Result<(), StoreError> + Send + 'static,
+    ) -> Result<(), StoreError>;
+
     /// Runs statements in one transaction, which is rolled back if one of them fails.
     fn transaction<T>(
         &self,
         work: impl AsyncFnOnce(&Self::Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError>;
+
+    /// Runs a transaction that appends an audit entry, and returns its result. If its outcome is unknown, `is_written` finds out
+    /// whether it was committed, after it has ended.
+    fn confirmed_transaction(
+        &self,
+        work: impl AsyncFnOnce(&Self::Connection) -> Result<bool, StoreError>,
+        is_written: impl AsyncFn(&Self::Connection) -> Result<bool, StoreError>,
+    ) -> Result<bool, StoreError>;
 
     /// Runs an idempotent transaction, which is repeated once if the connection is lost.
     fn repeatable_transaction<T>(

@@ -93,7 +93,7 @@ pub(super) struct History {
 }
 
 /// Returns the newest `limit` entries of an issue, or `None` if the issue never existed.
-pub(super) fn find_history(db: Db<'_>, issue: &EntityRef, limit: i64) -> DbResult<Option<History>> {
+pub(super) fn find_history(db: Db<'_>, issue: &EntityRef, limit: usize) -> DbResult<Option<History>> {
     let column = if let EntityRef::Id(_) = issue { "issue_uuid" } else { "issue_key" };
     let sql = format!(
         "SELECT issue_uuid, issue_key, at, actor, action, change_id, changes FROM history \

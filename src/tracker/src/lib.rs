@@ -61,14 +61,11 @@ use countersign_config::TrackerConfig;
 use countersign_domain::changes::Preview;
 use countersign_protocol::McpError;
 use countersign_provider::{
-    CallContext, List, Module, Permit, PresentValues, Provider, ProviderEvent, ResourceDef, ResourceTemplateDef,
+    CallContext, Module, Permit, PresentValues, Provider, ProviderEvent, ResourceDef, ResourceTemplateDef,
     ResourceText, ToolDef, ToolResult, schema::parse_arguments, text::unknown_tool_error,
 };
 use countersign_store::ModuleStorage;
 
-/// The maximum number of events that are held for a slow receiver. A receiver that misses events reads everything
-/// again.
-const EVENT_CAPACITY: usize = 1024;
 /// The maximum length of arguments whose preview is made on the caller's thread. Longer arguments may need a costly
 /// diff.
 const MAX_QUICK_ARGUMENT_BYTES: usize = 2048;
@@ -77,7 +74,6 @@ const MAX_QUICK_ARGUMENT_BYTES: usize = 2048;
 pub struct Tracker {
     storage: Storage,
     workflow: Arc<Workflow>,
-    events: broadcast::Sender<ProviderEvent>,
 }
 
 impl Tracker {
@@ -97,48 +93,13 @@ impl Tracker {
     pub fn open(location: &ModuleStorage, config: &TrackerConfig) -> Result<Arc<Self>, TrackerError> {
         let workflow = Workflow::from_config(&config.workflow).map_err(TrackerError::Workflow)?;
         let now = Timestamp::now();
-        let (events, _) = broadcast::channel(EVENT_CAPACITY);
-        let sender = events.clone();
-        // Sending fails only if there is no receiver.
-        let announce = move |ChangedResources { uris, list_changed }| {
-            if !uris.is_empty() {
-                let _ = sender.send(ProviderEvent::ResourcesUpdated(uris));
-            }
-            if list_changed {
-                let _ = sender.send(ProviderEvent::ListChanged(List::Resources));
-            }
-        };
-        let storage = Storage::open(location, Arc::new(announce), |db, is_new| {
+        let storage = Storage::open(location, |db, is_new| {
             if is_new && config.sample_project {
                 sample::fill(db, now)?;
             }
             config.people.iter().try_for_each(|name| inserts::ensure_named_person(db, name, &now.into()))
         })?;
-        Ok(Arc::new(Self { storage, workflow: Arc::new(workflow), events }))
-    }
-
-    async fn list_projects(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
-        let args: ListProjects = parse_arguments(arguments)?;
-        let kind = if args.include_people { ReadKind::Slow } else { ReadKind::Statement };
-        self.storage.read(kind, &ctx.cancel, move |db| reads::list_projects(db, &args)).await
-    }
-
-    async fn list_issues(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
-        let args: ListIssues = parse_arguments(arguments)?;
-        let kind = if args.has_index() { ReadKind::Statement } else { ReadKind::Slow };
-        self.storage.read(kind, &ctx.cancel, move |db| reads::list_issues(db, &args)).await
-    }
-
-    async fn get_issue(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
-        let args: GetIssue = parse_arguments(arguments)?;
-        let workflow = Arc::clone(&self.workflow);
-        let kind = if args.include.is_empty() { ReadKind::Statement } else { ReadKind::Slow };
-        self.storage.read(kind, &ctx.cancel, move |db| reads::get_issue(db, &workflow, &args)).await
-    }
-
-    async fn search(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
-        let args: SearchIssues = parse_arguments(arguments)?;
-        self.storage.read(ReadKind::Slow, &ctx.cancel, move |db| search::search(db, &args)).await
+        Ok(Arc::new(Self { storage, workflow: Arc::new(workflow) }))
     }
 
     /// Checks a write against the live state again and carries it out, in one transaction. A change that has run
@@ -165,7 +126,7 @@ impl Tracker {
                 Actor { name: principal.name.clone(), change_id: change_id.clone(), at: Timestamp::now().into() };
             let plan = plan::plan(db, &workflow, &write)?;
             ctx.check_state(&plan.fingerprint())?;
-            let (result, changed_resources) = writes::apply(db, &workflow, &plan, principal, &actor)?;
+            let (result, changed_resources) = plan.carry_out(db, &workflow, principal, &actor)?;
             writes::record_result(db, &tool, &actor, &result)?;
             Ok((result, changed_resources))
         };
@@ -205,10 +166,26 @@ impl Provider for Tracker {
 
     async fn call(&self, tool: &str, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
         match tool {
-            "get_issue" => self.get_issue(arguments, ctx).await,
-            "list_projects" => self.list_projects(arguments, ctx).await,
-            "list_issues" => self.list_issues(arguments, ctx).await,
-            "search_issues" => self.search(arguments, ctx).await,
+            "list_projects" => {
+                let args: ListProjects = parse_arguments(arguments)?;
+                let kind = if args.include_people { ReadKind::Slow } else { ReadKind::Statement };
+                self.storage.read(kind, &ctx.cancel, move |db| reads::list_projects(db, &args)).await
+            }
+            "list_issues" => {
+                let args: ListIssues = parse_arguments(arguments)?;
+                let kind = if args.has_index() { ReadKind::Statement } else { ReadKind::Slow };
+                self.storage.read(kind, &ctx.cancel, move |db| reads::list_issues(db, &args)).await
+            }
+            "get_issue" => {
+                let args: GetIssue = parse_arguments(arguments)?;
+                let workflow = Arc::clone(&self.workflow);
+                let kind = if args.include.is_empty() { ReadKind::Statement } else { ReadKind::Slow };
+                self.storage.read(kind, &ctx.cancel, move |db| reads::get_issue(db, &workflow, &args)).await
+            }
+            "search_issues" => {
+                let args: SearchIssues = parse_arguments(arguments)?;
+                self.storage.read(ReadKind::Slow, &ctx.cancel, move |db| search::search(db, &args)).await
+            }
             _ => self.write(tool, parse_write(tool, arguments)?, ctx).await,
         }
     }
@@ -242,7 +219,7 @@ impl Provider for Tracker {
     }
 
     fn events(&self) -> broadcast::Receiver<ProviderEvent> {
-        self.events.subscribe()
+        self.storage.events()
     }
 }
 

@@ -8,75 +8,49 @@ use super::{
         MAX_LISTED_IN_ERROR, check_ancestors, check_parent, refused, require_issue, require_parent, require_person,
         require_project, with_article,
     },
-    db::{Db, DbResult, values},
-    model::{Field, FieldChange, Hours, Issue, Parent, Person, Project, ProjectKey, Status, Uuid, display_text},
+    db::{Db, DbResult, unwritten_error, values},
+    history::Actor,
+    inserts::ensure_person,
+    model::{Field, FieldChange, Hours, Issue, Parent, Person, Status, Uuid, display_text},
     project_keys,
     rows::{children, find_project, person_label},
+    uri::ChangedResources,
     workflow::Workflow,
+    writes::PlanRun,
 };
 use countersign_domain::{
     changes::{FieldFormat, Operation, Preview, PreviewNote, StateEffect, Target, diff::DiffBuilder, fingerprint},
+    principal::Principal,
     text::plural,
 };
 use countersign_protocol::McpError;
+use countersign_provider::ToolResult;
 
 /// The fields whose text is Markdown.
 const MARKDOWN_FIELDS: [&str; 2] = ["description", "content"];
 
+/// Carries out a checked write with the entities that it needs.
+type WriteFn<'w> = Box<dyn FnOnce(&mut PlanRun<'_>) -> DbResult<ToolResult> + 'w>;
+
 /// The effects of a write, and the live state that they depend on.
-pub(super) struct Plan {
-    pub operation: Operation,
+pub(super) struct Plan<'w> {
+    operation: Operation,
     entity_type: &'static str,
     id: Option<String>,
     label: String,
     lock_key: String,
-    pub summary: String,
-    pub field_changes: Vec<FieldChange>,
+    summary: String,
+    field_changes: Vec<FieldChange>,
     /// The live state that the plan depends on, as names and values for the fingerprint.
     state: Vec<(&'static str, String)>,
-    pub action: Action,
-}
-
-/// A checked write with the entities that it needs.
-pub(super) enum Action {
-    CreateProject {
-        key: ProjectKey,
-        new: CreateProject,
-    },
-    CreateIssue {
-        project: Box<Project>,
-        new: Box<CreateIssue>,
-        assignee: Option<Person>,
-        parent: Option<Parent>,
-    },
-    /// The new parent is `None` if the issue keeps its parent, and `Some(None)` if it loses it.
-    UpdateIssue {
-        issue: Box<Issue>,
-        update: Box<UpdateIssue>,
-        new_parent: Option<Option<Parent>>,
-    },
-    UpdateStatus {
-        issue: Box<Issue>,
-        to: Status,
-    },
-    Assign {
-        issue: Box<Issue>,
-        assignee: Option<Person>,
-    },
-    Comment {
-        issue: Box<Issue>,
-        content: String,
-    },
-    Delete {
-        issue: Box<Issue>,
-    },
+    write: WriteFn<'w>,
 }
 
 /// Plans a write.
 ///
 /// # Errors
 /// The error explains why the write is not possible.
-pub(super) fn plan(db: Db<'_>, workflow: &Workflow, write: &Write) -> Result<Plan, McpError> {
+pub(super) fn plan<'w>(db: Db<'_>, workflow: &Workflow, write: &'w Write) -> Result<Plan<'w>, McpError> {
     let issue = |entity: &EntityRef| require_issue(db, workflow, entity);
     match write {
         Write::CreateProject(new) => plan_project_creation(db, new),
@@ -89,7 +63,7 @@ pub(super) fn plan(db: Db<'_>, workflow: &Workflow, write: &Write) -> Result<Pla
     }
 }
 
-impl Plan {
+impl<'w> Plan<'w> {
     /// Returns the preview for the agent and the reviewers.
     pub fn preview(&self) -> Preview {
         let mut diff = DiffBuilder::new();
@@ -121,14 +95,36 @@ impl Plan {
         fingerprint(&self.state)
     }
 
+    /// Carries out the plan, and returns the result and the changed resources. The caller has made sure that the write was
+    /// approved or is allowed by policy, and commits.
+    pub fn carry_out(
+        self,
+        db: Db<'_>,
+        workflow: &Workflow,
+        principal: &Principal,
+        actor: &Actor,
+    ) -> Result<(ToolResult, ChangedResources), McpError> {
+        let Self { summary, field_changes, write, .. } = self;
+        let carry_out = || -> DbResult<(ToolResult, ChangedResources)> {
+            let mut changed_resources = ChangedResources::default();
+            let author = ensure_person(db, principal, &actor.at, &mut changed_resources)?;
+            let (summary, field_changes) = (&*summary, &*field_changes);
+            let mut run = PlanRun { db, workflow, summary, field_changes, actor, author, changed_resources };
+            let result = write(&mut run)?;
+            Ok((result, run.changed_resources))
+        };
+        carry_out().map_err(unwritten_error)
+    }
+
     /// Creates the plan of a write to an existing issue, which depends on the issue's version.
     fn for_issue(
         operation: Operation,
         issue: &Issue,
         summary: String,
-        changes: Vec<FieldChange>,
-        action: Action,
+        field_changes: Vec<FieldChange>,
+        write: impl FnOnce(&mut PlanRun<'_>, &Issue) -> DbResult<ToolResult> + 'w,
     ) -> Self {
+        let planned_issue = issue.clone();
         Self {
             operation,
             entity_type: "issue",
@@ -136,9 +132,9 @@ impl Plan {
             label: issue.display_label(),
             lock_key: issue.id.to_string(),
             summary,
-            field_changes: changes,
+            field_changes,
             state: vec![("issue", issue.id.to_string()), ("version", issue.version.to_string())],
-            action,
+            write: Box::new(move |run| write(run, &planned_issue)),
         }
     }
 
@@ -192,7 +188,7 @@ pub(super) fn issue_fields(db: Db<'_>, issue: &Issue) -> DbResult<Vec<Field>> {
     Ok(fields.into_iter().chain(optional).chain(comments).collect())
 }
 
-fn plan_project_creation(db: Db<'_>, new: &CreateProject) -> Result<Plan, McpError> {
+fn plan_project_creation<'w>(db: Db<'_>, new: &'w CreateProject) -> Result<Plan<'w>, McpError> {
     let key = match &new.key {
         Some(key) => {
             if let Some(project) = find_project(db, &EntityRef::Key(key.to_string()))? {
@@ -216,11 +212,11 @@ fn plan_project_creation(db: Db<'_>, new: &CreateProject) -> Result<Plan, McpErr
         summary: format!("Create project “{}” with the key {key}", display_text(&new.name)),
         field_changes: fields.into_iter().chain(optional).map(FieldChange::added).collect(),
         state: vec![("free project key", key.to_string())],
-        action: Action::CreateProject { key, new: new.clone() },
+        write: Box::new(move |run| run.create_project(&key, new)),
     })
 }
 
-fn plan_issue_creation(db: Db<'_>, new: &CreateIssue) -> Result<Plan, McpError> {
+fn plan_issue_creation<'w>(db: Db<'_>, new: &'w CreateIssue) -> Result<Plan<'w>, McpError> {
     let project = require_project(db, &new.project_id)?;
     let parent = require_parent(db, new.parent_id.as_ref())?;
     check_parent(new.kind, project.row, &project.key, parent.as_ref())?;
@@ -239,6 +235,7 @@ fn plan_issue_creation(db: Db<'_>, new: &CreateIssue) -> Result<Plan, McpError> 
     ];
     let assignee_label = person_label(db, assignee.as_ref())?;
     let optional = optional_fields(&new.description, assignee_label, new.estimated_hours, parent.as_ref());
+    let (planned_assignee, planned_parent) = (assignee.clone(), parent.clone());
     let mut plan = Plan {
         operation: Operation::Create,
         entity_type: "issue",
@@ -248,19 +245,14 @@ fn plan_issue_creation(db: Db<'_>, new: &CreateIssue) -> Result<Plan, McpError> 
         summary: format!("Create {} “{}” in {}", new.kind, display_text(&new.title), project.key),
         field_changes: fields.into_iter().chain(optional).map(FieldChange::added).collect(),
         state: vec![("project", project.id.to_string()), ("project.label", project_label)],
-        action: Action::CreateIssue {
-            project: Box::new(project),
-            new: Box::new(new.clone()),
-            assignee: assignee.clone(),
-            parent: parent.clone(),
-        },
+        write: Box::new(move |run| run.create_issue(&project, new, planned_assignee.as_ref(), planned_parent.as_ref())),
     };
     plan.depend_on_person(assignee.as_ref());
     plan.depend_on_parent(parent.as_ref());
     Ok(plan)
 }
 
-fn plan_issue_update(db: Db<'_>, issue: Issue, update: &UpdateIssue) -> Result<Plan, McpError> {
+fn plan_issue_update<'w>(db: Db<'_>, issue: Issue, update: &'w UpdateIssue) -> Result<Plan<'w>, McpError> {
     let new_parent = update.parent_id.0.as_ref().map(|id| require_parent(db, id.as_ref())).transpose()?;
     let changes = changed_fields(&issue, update, new_parent.as_ref());
     if changes.is_empty() {
@@ -278,8 +270,8 @@ fn plan_issue_update(db: Db<'_>, issue: Issue, update: &UpdateIssue) -> Result<P
     if kind != issue.kind {
         let misfits: Vec<String> = children(db, issue.row, usize::MAX)?
             .into_iter()
-            .filter(|(_, child_kind)| !child_kind.allowed_parent_types().contains(&kind))
-            .map(|(key, child_kind)| format!("{key} ({child_kind})"))
+            .filter(|child| !child.kind.allowed_parent_types().contains(&kind))
+            .map(|child| format!("{} ({})", child.key, child.kind))
             .collect();
         if !misfits.is_empty() {
             let listed_misfits: Vec<String> = misfits.iter().take(MAX_LISTED_IN_ERROR).cloned().collect();
@@ -295,12 +287,10 @@ fn plan_issue_update(db: Db<'_>, issue: Issue, update: &UpdateIssue) -> Result<P
     }
     let names: Vec<&str> = changes.iter().map(|change| change.label).collect();
     let summary = format!("Update {} “{}”: {}", issue.key, display_text(&issue.title), names.join(", ").to_lowercase());
-    let action = Action::UpdateIssue {
-        issue: Box::new(issue.clone()),
-        update: Box::new(update.clone()),
-        new_parent: new_parent.clone(),
-    };
-    let mut plan = Plan::for_issue(Operation::Update, &issue, summary, changes, action);
+    let planned_parent = new_parent.clone();
+    let mut plan = Plan::for_issue(Operation::Update, &issue, summary, changes, move |run, issue| {
+        run.update_issue(issue, update, planned_parent.as_ref())
+    });
     if let Some(new_parent) = new_parent {
         plan.depend_on_parent(issue.parent.as_ref());
         plan.depend_on_parent(new_parent.as_ref());
@@ -329,7 +319,7 @@ fn changed_fields(issue: &Issue, update: &UpdateIssue, new_parent: Option<&Optio
     fields.into_iter().filter_map(changed).collect()
 }
 
-fn plan_status_update(workflow: &Workflow, issue: Issue, to: Status) -> Result<Plan, McpError> {
+fn plan_status_update(workflow: &Workflow, issue: Issue, to: Status) -> Result<Plan<'static>, McpError> {
     let from = issue.status;
     if !workflow.allows(from, to) {
         let allowed_statuses: Vec<&str> = workflow.allowed_from(from).iter().map(|status| status.as_str()).collect();
@@ -352,16 +342,16 @@ fn plan_status_update(workflow: &Workflow, issue: Issue, to: Status) -> Result<P
     }
     let summary = format!("Move {} “{}” from {from} to {to}", issue.key, display_text(&issue.title));
     let changes = vec![FieldChange::new("status", "Status", Some(from.to_string()), Some(to.to_string()))];
-    let action = Action::UpdateStatus { issue: Box::new(issue.clone()), to };
-    Ok(Plan::for_issue(Operation::Update, &issue, summary, changes, action))
+    Ok(Plan::for_issue(Operation::Update, &issue, summary, changes, move |run, issue| run.update_status(issue, to)))
 }
 
-fn plan_assignment(db: Db<'_>, issue: Issue, assignee: Option<&Uuid>) -> Result<Plan, McpError> {
+fn plan_assignment(db: Db<'_>, issue: Issue, assignee: Option<&Uuid>) -> Result<Plan<'static>, McpError> {
     let assignee = require_person(db, assignee)?;
     // Two people may have the same name.
     let (before, after) = (person_label(db, issue.assignee.as_ref())?, person_label(db, assignee.as_ref())?);
     let row_of = |person: &Option<Person>| person.as_ref().map(|person| person.row);
-    if row_of(&issue.assignee) == row_of(&assignee) {
+    let assignee_row = row_of(&assignee);
+    if row_of(&issue.assignee) == assignee_row {
         let message = match before {
             Some(name) => format!("{} is already assigned to {name}.", issue.key),
             None => format!("{} already has no assignee.", issue.key),
@@ -374,14 +364,14 @@ fn plan_assignment(db: Db<'_>, issue: Issue, assignee: Option<&Uuid>) -> Result<
         None => format!("Leave {} “{title}” without an assignee", issue.key),
     };
     let changes = vec![FieldChange::new("assignee", "Assignee", before, after)];
-    let action = Action::Assign { issue: Box::new(issue.clone()), assignee: assignee.clone() };
-    let mut plan = Plan::for_issue(Operation::Update, &issue, summary, changes, action);
+    let assign = move |run: &mut PlanRun<'_>, issue: &Issue| run.assign(issue, assignee_row);
+    let mut plan = Plan::for_issue(Operation::Update, &issue, summary, changes, assign);
     plan.depend_on_person(issue.assignee.as_ref());
     plan.depend_on_person(assignee.as_ref());
     Ok(plan)
 }
 
-fn plan_comment(issue: Issue, comment: &AddComment) -> Plan {
+fn plan_comment(issue: Issue, comment: &AddComment) -> Plan<'_> {
     Plan {
         operation: Operation::Create,
         entity_type: "comment",
@@ -392,14 +382,14 @@ fn plan_comment(issue: Issue, comment: &AddComment) -> Plan {
         field_changes: vec![FieldChange::added(("content", "Comment", comment.content.to_string()))],
         // The version is left out, because a comment stays valid when another field of the issue changes.
         state: vec![("issue", issue.id.to_string()), ("issue.label", issue.label())],
-        action: Action::Comment { issue: Box::new(issue), content: comment.content.to_string() },
+        write: Box::new(move |run| run.comment(&issue, &comment.content)),
     }
 }
 
-fn plan_deletion(db: Db<'_>, issue: Issue) -> Result<Plan, McpError> {
+fn plan_deletion(db: Db<'_>, issue: Issue) -> Result<Plan<'static>, McpError> {
     let children = children(db, issue.row, MAX_LISTED_IN_ERROR)?;
     if !children.is_empty() {
-        let keys: Vec<String> = children.into_iter().map(|(key, _)| key.0).collect();
+        let keys: Vec<String> = children.into_iter().map(|child| child.key.0).collect();
         let message =
             format!("{} has children ({}). Delete them or give them another parent first.", issue.key, keys.join(", "));
         return Err(refused(message).with("issueId", issue.id.0).with("children", keys));
@@ -411,8 +401,7 @@ fn plan_deletion(db: Db<'_>, issue: Issue) -> Result<Plan, McpError> {
     let changes: Vec<FieldChange> = issue_fields(db, &issue)?.into_iter().map(removed).collect();
     let with_comments = if comments > 0 { format!(" with {}", plural(comments, "comment")) } else { String::new() };
     let summary = format!("Delete {} {} “{}”{with_comments}", issue.kind, issue.key, display_text(&issue.title));
-    let action = Action::Delete { issue: Box::new(issue.clone()) };
-    let mut plan = Plan::for_issue(Operation::Delete, &issue, summary, changes, action);
+    let mut plan = Plan::for_issue(Operation::Delete, &issue, summary, changes, |run, issue| run.delete(issue));
     plan.state.push(("comments", format!("{comments} {}", last_comment.unwrap_or(0))));
     plan.depend_on_person(issue.assignee.as_ref());
     plan.depend_on_parent(issue.parent.as_ref());

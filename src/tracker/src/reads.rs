@@ -9,13 +9,13 @@ use super::{
     arguments::{GetIssue, Include, IssueRef, ListIssues, ListProjects, ProjectRef},
     checks::{not_found, require_issue},
     cursor,
-    db::{Db, DbResult, Parameters, values},
+    db::{Db, Parameters, values},
     history::{self, HistoryEntry},
-    model::{Comment, Issue, IssueKey, IssueType, ListedIssue, Project, Status, Uuid},
+    model::{Comment, Issue, ListedIssue, Project},
     render::{self, answer},
     rows::{
-        ListedPerson, PROJECT_QUERY, comments, find_parent, find_person, find_project, listed_issue_query, people,
-        read_listed_issue, read_project,
+        Child, ListedPerson, PROJECT_QUERY, children, comments, find_parent, find_person, find_project,
+        listed_issue_query, people, read_listed_issue, read_project,
     },
     search::SearchQuery,
     workflow::Workflow,
@@ -24,7 +24,7 @@ use countersign_protocol::McpError;
 use countersign_provider::ToolResult;
 
 /// The maximum numbers of comments, history entries and children that `get_issue` adds.
-const MAX_INCLUDED: i64 = 50;
+const MAX_INCLUDED: usize = 50;
 /// The maximum number of people that `list_projects` adds.
 const MAX_PEOPLE: usize = 200;
 
@@ -183,22 +183,18 @@ pub(super) struct IssueAnswer {
     history: Option<Vec<HistoryEntry>>,
 }
 
-#[derive(Serialize, JsonSchema)]
-struct Child {
-    id: Uuid,
-    key: IssueKey,
-    title: String,
-    #[serde(rename = "type")]
-    kind: IssueType,
-    status: Status,
-}
-
 pub(super) fn get_issue(db: Db<'_>, workflow: &Workflow, args: &GetIssue) -> Result<ToolResult, McpError> {
     let IssueRef(entity) = &args.issue_id;
     let issue = require_issue(db, workflow, entity)?;
     let includes = |part| args.include.contains(&part);
     let mut text = render::issue(&issue);
-    let children = includes(Include::Children).then(|| add_children(db, issue.row, &mut text)).transpose()?;
+    let children = includes(Include::Children).then(|| children(db, issue.row, MAX_INCLUDED)).transpose()?;
+    if let Some(children) = &children {
+        text.push_str("\n\nChildren:");
+        for Child { id, key, title, kind, status } in children {
+            let _ = write!(text, "\n- {key} [{kind}, {status}] {} | {id}", render::single_line(title));
+        }
+    }
     let comments = includes(Include::Comments).then(|| comments(db, issue.row, MAX_INCLUDED)).transpose()?;
     if let Some(comments) = &comments {
         render::comments(&mut text, comments, issue.comment_count);
@@ -215,17 +211,4 @@ pub(super) fn get_issue(db: Db<'_>, workflow: &Workflow, args: &GetIssue) -> Res
         history = Some(entries);
     }
     answer(&text, &IssueAnswer { issue, comments, children, history })
-}
-
-/// Reads the children of an issue, and adds them to the text.
-fn add_children(db: Db<'_>, issue: i64, text: &mut String) -> DbResult<Vec<Child>> {
-    let sql = "SELECT uuid, key, title, type, status FROM issues WHERE parent = ?1 ORDER BY id LIMIT ?2";
-    let children = db.query_all(sql, values![issue, MAX_INCLUDED], |row| {
-        Ok(Child { id: row.get(0)?, key: row.get(1)?, title: row.get(2)?, kind: row.get(3)?, status: row.get(4)? })
-    })?;
-    text.push_str("\n\nChildren:");
-    for Child { id, key, title, kind, status } in &children {
-        let _ = write!(text, "\n- {key} [{kind}, {status}] {} | {id}", render::single_line(title));
-    }
-    Ok(children)
 }

@@ -23,8 +23,8 @@ const JSON: &str = "application/json";
 const MAX_PROJECTS: i64 = 500;
 const MAX_ISSUES: usize = 500;
 const MAX_ISSUES_IN_COLUMN: i64 = 100;
-const MAX_COMMENTS: i64 = 500;
-const MAX_HISTORY_ENTRIES: i64 = 500;
+const MAX_COMMENTS: usize = 500;
+const MAX_HISTORY_ENTRIES: usize = 500;
 const MAX_PEOPLE: usize = 1_000;
 /// The maximum number of projects in `resources/list`.
 const MAX_LISTED_PROJECTS: i64 = 100;

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::{
     arguments::EntityRef,
     db::{Db, DbResult, Row, RowResult, values},
-    model::{Comment, Issue, IssueKey, IssueType, ListedIssue, Parent, Person, Project, Uuid},
+    model::{Comment, Issue, IssueKey, IssueType, ListedIssue, Parent, Person, Project, Status, Uuid},
     workflow::Workflow,
 };
 
@@ -123,10 +123,24 @@ pub(super) fn person_label(db: Db<'_>, person: Option<&Person>) -> DbResult<Opti
     }))
 }
 
-/// Returns the keys and types of at most `limit` children of an issue.
-pub(super) fn children(db: Db<'_>, issue: i64, limit: usize) -> DbResult<Vec<(IssueKey, IssueType)>> {
-    let sql = "SELECT key, type FROM issues WHERE parent = ?1 ORDER BY id LIMIT ?2";
-    db.query_all(sql, values![issue, limit], |row| Ok((row.get(0)?, row.get(1)?)))
+/// A child of an issue, as the issue shows it.
+#[derive(Serialize, JsonSchema)]
+#[schemars(description = "")]
+pub(super) struct Child {
+    pub id: Uuid,
+    pub key: IssueKey,
+    pub title: String,
+    #[serde(rename = "type")]
+    pub kind: IssueType,
+    pub status: Status,
+}
+
+/// Returns at most `limit` children of an issue, oldest first.
+pub(super) fn children(db: Db<'_>, issue: i64, limit: usize) -> DbResult<Vec<Child>> {
+    let sql = "SELECT uuid, key, title, type, status FROM issues WHERE parent = ?1 ORDER BY id LIMIT ?2";
+    db.query_all(sql, values![issue, limit], |row| {
+        Ok(Child { id: row.get(0)?, key: row.get(1)?, title: row.get(2)?, kind: row.get(3)?, status: row.get(4)? })
+    })
 }
 
 /// Returns a query for listed issues with additional columns. `source` is the `FROM` clause, in which the issues are
@@ -161,7 +175,7 @@ pub(super) fn read_listed_issue(row: &Row) -> RowResult<ListedIssue> {
 }
 
 /// Returns the newest `limit` comments of an issue, the oldest of them first.
-pub(super) fn comments(db: Db<'_>, issue: i64, limit: i64) -> DbResult<Vec<Comment>> {
+pub(super) fn comments(db: Db<'_>, issue: i64, limit: usize) -> DbResult<Vec<Comment>> {
     let sql = "SELECT c.uuid, c.author, p.uuid, c.content, c.change_id, c.created_at FROM comments c \
                LEFT JOIN people p ON p.id = c.person WHERE c.issue = ?1 ORDER BY c.id DESC LIMIT ?2";
     let mut comments = db.query_all(sql, values![issue, limit], |row| {

@@ -1,7 +1,5 @@
-//! Carries out a plan: writes the rows and the history, and returns the result and the changed resources.
-//!
-//! The caller has made sure that the write was approved or is allowed by policy. The result of a change is recorded in
-//! the same transaction, so that the change never runs twice.
+//! Carries out a plan: writes the rows and the history, and collects the changed resources. The result of a change is
+//! recorded in the same transaction, so that the change never runs twice.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -11,15 +9,13 @@ use super::{
     arguments::{CreateIssue, CreateProject, EntityRef, UpdateIssue},
     db::{Db, DbResult, missing_row, unwritten_error, values},
     history::{Actor, Subject, record},
-    inserts::{InsertedIssue, NewIssue, ensure_person, insert_comment, insert_issue, insert_project},
-    model::{Comment, Issue, IssueKey, Parent, Person, Project, ProjectKey, Status, Uuid},
-    plan::{Action, Plan},
+    inserts::{InsertedIssue, NewIssue, insert_comment, insert_issue, insert_project},
+    model::{Comment, FieldChange, Issue, IssueKey, Parent, Person, Project, ProjectKey, Status, Uuid},
     render,
     rows::{children, find_issue, find_project},
     uri::ChangedResources,
     workflow::Workflow,
 };
-use countersign_domain::principal::Principal;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{ToolResult, text::tool_result};
 
@@ -46,43 +42,16 @@ pub(super) fn record_result(db: Db<'_>, tool: &str, actor: &Actor, result: &Tool
     db.execute(sql, parameters).map(drop).map_err(unwritten_error)
 }
 
-/// Carries out the plan, and returns the result and the changed resources. The caller commits.
-pub(super) fn apply(
-    db: Db<'_>,
-    workflow: &Workflow,
-    plan: &Plan,
-    principal: &Principal,
-    actor: &Actor,
-) -> Result<(ToolResult, ChangedResources), McpError> {
-    let carry_out = || -> DbResult<(ToolResult, ChangedResources)> {
-        let mut changed_resources = ChangedResources::default();
-        let author = ensure_person(db, principal, &actor.at, &mut changed_resources)?;
-        let mut run = PlanRun { db, workflow, plan, actor, author, changed_resources };
-        let result = match &plan.action {
-            Action::CreateProject { key, new } => run.create_project(key, new),
-            Action::CreateIssue { project, new, assignee, parent } => {
-                run.create_issue(project, new, assignee.as_ref(), parent.as_ref())
-            }
-            Action::UpdateIssue { issue, update, new_parent } => run.update_issue(issue, update, new_parent.as_ref()),
-            Action::UpdateStatus { issue, to } => run.update_status(issue, *to),
-            Action::Assign { issue, assignee } => run.assign(issue, assignee.as_ref()),
-            Action::Comment { issue, content } => run.comment(issue, content),
-            Action::Delete { issue } => run.delete(issue),
-        };
-        Ok((result?, run.changed_resources))
-    };
-    carry_out().map_err(unwritten_error)
-}
-
 /// A plan that is being carried out.
-struct PlanRun<'a> {
-    db: Db<'a>,
-    workflow: &'a Workflow,
-    plan: &'a Plan,
-    actor: &'a Actor,
+pub(super) struct PlanRun<'a> {
+    pub db: Db<'a>,
+    pub workflow: &'a Workflow,
+    pub summary: &'a str,
+    pub field_changes: &'a [FieldChange],
+    pub actor: &'a Actor,
     /// The row of the actor in `people`.
-    author: i64,
-    changed_resources: ChangedResources,
+    pub author: i64,
+    pub changed_resources: ChangedResources,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -129,7 +98,7 @@ impl PlanRun<'_> {
     /// Records the plan's changes of an issue, and marks the issue and its project as changed.
     fn record(&mut self, issue: &Issue, action: &str) -> DbResult<()> {
         let subject = Subject { project: issue.project, issue: Some((&issue.id, &issue.key)) };
-        record(self.db, &subject, self.actor, action, &self.plan.field_changes)?;
+        record(self.db, &subject, self.actor, action, self.field_changes)?;
         self.changed_resources.add_issue(&issue.id, &issue.key);
         self.changed_resources.add_project(&issue.project_id, &issue.project_key);
         Ok(())
@@ -142,7 +111,7 @@ impl PlanRun<'_> {
 
     /// Returns the text of a result: the plan's summary, and the details below.
     fn text(&self, details: &str) -> String {
-        format!("Done: {}\n{details}", render::single_line(&self.plan.summary))
+        format!("Done: {}\n{details}", render::single_line(self.summary))
     }
 
     /// Returns the result of a write that changed these fields of an issue.
@@ -152,9 +121,9 @@ impl PlanRun<'_> {
         Ok(tool_result(&text, &ChangedIssue { issue, changed })?)
     }
 
-    fn create_project(&mut self, key: &ProjectKey, new: &CreateProject) -> DbResult<ToolResult> {
+    pub fn create_project(&mut self, key: &ProjectKey, new: &CreateProject) -> DbResult<ToolResult> {
         let row = insert_project(self.db, key, &new.name, &new.description, self.actor)?;
-        record(self.db, &Subject { project: row, issue: None }, self.actor, "created", &self.plan.field_changes)?;
+        record(self.db, &Subject { project: row, issue: None }, self.actor, "created", self.field_changes)?;
         let project = find_project(self.db, &EntityRef::Key(key.to_string()))?.ok_or_else(missing_row)?;
         self.changed_resources.add_project(&project.id, &project.key);
         self.changed_resources.list_changed = true;
@@ -162,7 +131,7 @@ impl PlanRun<'_> {
         Ok(tool_result(&text, &CreatedProject { project })?)
     }
 
-    fn create_issue(
+    pub fn create_issue(
         &mut self,
         project: &Project,
         new: &CreateIssue,
@@ -182,7 +151,7 @@ impl PlanRun<'_> {
             estimated_hours: new.estimated_hours,
         };
         let InsertedIssue { id, key, .. } = insert_issue(self.db, &new_issue, self.actor)?;
-        let mut changes = self.plan.field_changes.clone();
+        let mut changes = self.field_changes.to_vec();
         // The plan could not know the key yet.
         if let Some(change) = changes.iter_mut().find(|change| change.field == "key") {
             change.after = Some(key.to_string());
@@ -200,7 +169,7 @@ impl PlanRun<'_> {
         Ok(tool_result(&text, &CreatedIssue { issue })?)
     }
 
-    fn update_issue(
+    pub fn update_issue(
         &mut self,
         issue: &Issue,
         update: &UpdateIssue,
@@ -229,20 +198,17 @@ impl PlanRun<'_> {
             self.changed_resources.add_parent(issue.parent.as_ref());
         }
         self.changed_resources.add_parent(parent);
-        let changed_fields: Vec<&'static str> = self.plan.field_changes.iter().map(|change| change.field).collect();
+        let changed_fields: Vec<&'static str> = self.field_changes.iter().map(|change| change.field).collect();
         if changed_fields.iter().any(|field| matches!(*field, "title" | "type")) {
             // Children show the key, title and type of their parent.
-            let sql = "SELECT key, uuid FROM issues WHERE parent = ?1";
-            let children: Vec<(IssueKey, Uuid)> =
-                self.db.query_all(sql, values![issue.row], |row| Ok((row.get(0)?, row.get(1)?)))?;
-            for (key, id) in children {
-                self.changed_resources.add_issue_only(&id, &key);
+            for child in children(self.db, issue.row, usize::MAX)? {
+                self.changed_resources.add_issue_only(&child.id, &child.key);
             }
         }
         self.changed_issue_result(issue, changed_fields)
     }
 
-    fn update_status(&mut self, issue: &Issue, to: Status) -> DbResult<ToolResult> {
+    pub fn update_status(&mut self, issue: &Issue, to: Status) -> DbResult<ToolResult> {
         let sql = "UPDATE issues SET status = ?2, version = version + 1, updated_at = ?3 WHERE id = ?1";
         self.db.execute(sql, values![issue.row, to, &self.actor.at])?;
         self.record(issue, "status")?;
@@ -252,15 +218,15 @@ impl PlanRun<'_> {
         self.changed_issue_result(issue, vec!["status"])
     }
 
-    fn assign(&mut self, issue: &Issue, assignee: Option<&Person>) -> DbResult<ToolResult> {
+    pub fn assign(&mut self, issue: &Issue, assignee: Option<i64>) -> DbResult<ToolResult> {
         let sql = "UPDATE issues SET assignee = ?2, version = version + 1, updated_at = ?3 WHERE id = ?1";
-        self.db.execute(sql, values![issue.row, assignee.map(|person| person.row), &self.actor.at])?;
+        self.db.execute(sql, values![issue.row, assignee, &self.actor.at])?;
         self.record(issue, "assigned")?;
         self.changed_resources.add_people();
         self.changed_issue_result(issue, vec!["assignee"])
     }
 
-    fn comment(&mut self, issue: &Issue, content: &str) -> DbResult<ToolResult> {
+    pub fn comment(&mut self, issue: &Issue, content: &str) -> DbResult<ToolResult> {
         let id = insert_comment(self.db, issue.row, self.author, content, self.actor)?;
         self.record(issue, "commented")?;
         self.changed_resources.add_comments(&issue.id, &issue.key);
@@ -280,7 +246,7 @@ impl PlanRun<'_> {
         Ok(tool_result(&text, &CreatedComment { comment, issue_id, issue_key })?)
     }
 
-    fn delete(&mut self, issue: &Issue) -> DbResult<ToolResult> {
+    pub fn delete(&mut self, issue: &Issue) -> DbResult<ToolResult> {
         debug_assert!(children(self.db, issue.row, 1)?.is_empty(), "an issue with children is never deleted");
         self.record(issue, "deleted")?;
         // Comments are deleted explicitly, so that the triggers remove them from the search index.

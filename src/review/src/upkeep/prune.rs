@@ -13,7 +13,7 @@ use super::wait_for_turn;
 use crate::stored_changes::StoredChanges;
 use countersign_config::RetentionConfig;
 use countersign_domain::changes::{digest::body_hash, retention::redact};
-use countersign_store::{Deletion, Pruning, PruningCutoffs, Redaction, StoreError, WriteError, WriteRequest, write};
+use countersign_store::{PrunedChange, Pruning, PruningCutoffs, StoreError, WriteError, WriteRequest, write};
 
 /// The longest interval between two searches for old records. A short retention time shortens it.
 const MAX_INTERVAL: Duration = Duration::from_secs(60);
@@ -104,25 +104,20 @@ pub(crate) async fn prune_batch(changes: &StoredChanges) -> Result<bool, StoreEr
             "comment": "Its arguments, diffs and result were old",
         });
         let details = details.to_string();
-        Ok(Redaction { id: change.id.clone(), version: change.version, state: change.state, body, details })
+        let (id, version, state) = (change.id.clone(), change.version, change.state);
+        Ok(PrunedChange { id, version, state, body: Some(body), details })
     });
-    let redactions = redactions.collect::<Result<Vec<_>, StoreError>>()?;
-    let deletions: Vec<_> = prunable
-        .changes
-        .iter()
-        .map(|(id, version, state)| {
-            let details = json!({ "version": version, "comment": "It was old" }).to_string();
-            Deletion { id: id.clone(), version: *version, state: *state, details }
-        })
-        .collect();
+    let deletions = prunable.changes.iter().map(|(id, version, state)| {
+        let details = json!({ "version": version, "comment": "It was old" }).to_string();
+        Ok(PrunedChange { id: id.clone(), version: *version, state: *state, body: None, details })
+    });
     let pruning = Pruning {
         at: now,
-        redactions,
-        deletions,
+        changes: redactions.chain(deletions).collect::<Result<_, StoreError>>()?,
         events_to: prunable.events_to,
         events_details: json!({ "to": prunable.events_to, "comment": "Feed events were old" }).to_string(),
     };
-    let (redacted, deleted) = (pruning.redactions.len(), pruning.deletions.len());
+    let (redacted, deleted) = (prunable.contents.len(), prunable.changes.len());
     match write(&*changes.store, WriteRequest::Prune(pruning)).await {
         Ok(()) => {}
         Err(WriteError::Store(error)) => return Err(error),

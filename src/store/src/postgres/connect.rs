@@ -34,7 +34,11 @@ use tokio_postgres::{
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::{error, rows::transaction, silence::SilenceDetector};
+use super::{
+    error,
+    rows::{take_heads, transaction},
+    silence::SilenceDetector,
+};
 use crate::{
     StoreError, StoreFuture,
     health::Health,
@@ -51,6 +55,10 @@ pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(35);
 
 /// The timeout for the acknowledgment of sent data, after which the connection counts as lost.
 const USER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The maximum time for finding out the outcome of a transaction whose commit was not answered, and the pause between attempts.
+const MAX_LOOKUP_TIME: Duration = Duration::from_secs(20);
+const LOOKUP_RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// The settings of each connection, which take precedence over those of the role and the database. The limits end
 /// statements, waits for locks, idle transactions and dead connections. A frozen node with an open transaction blocks
@@ -280,31 +288,21 @@ impl PgConnector {
         work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let end = Instant::now() + limit;
-        let connection = self.take_pooled(end).await?;
+        let taken = tokio::time::timeout_at(end, take_connection(&self.pool)).await;
+        let mut connection = PooledConnection(Some(taken.unwrap_or_else(|_| Err(error::no_answer()))?));
         let client = connection.0.as_ref().ok_or(StoreError::Closed)?;
         let result = self.silence.answer(end.saturating_duration_since(Instant::now()), work(client)).await;
-        self.release(connection, result.is_some());
-        let result = result.unwrap_or_else(|| Err(timeout_error()));
-        if let Err(error) = &result {
-            self.health.record_damage(error);
-        }
-        result
-    }
-
-    /// Takes a connection from the pool, and waits for it until `end` at most.
-    async fn take_pooled(&self, end: Instant) -> Result<PooledConnection, StoreError> {
-        let taken = tokio::time::timeout_at(end, take_connection(&self.pool)).await;
-        taken.unwrap_or_else(|_| Err(error::no_answer())).map(|client| PooledConnection(Some(client)))
-    }
-
-    /// Returns a connection to the pool, or closes it if its last answer is outstanding.
-    fn release(&self, mut connection: PooledConnection, is_answered: bool) {
-        if is_answered {
+        if result.is_some() {
             drop(connection.0.take());
         } else {
             // The idle connections in the pool may be dead as well.
             self.pool.retain(|_, _| false);
         }
+        let result = result.unwrap_or_else(|| Err(timeout_error()));
+        if let Err(error) = &result {
+            self.health.record_damage(error);
+        }
+        result
     }
 
     /// Opens a connection outside the pool, in the caller's runtime.
@@ -351,8 +349,45 @@ impl Database for Arc<PgConnector> {
         self.block_on(self.with_connection(BACKGROUND_TIMEOUT, error::unknown_outcome, work))
     }
 
+    fn write_in_background(
+        &self,
+        work: impl AsyncFnOnce(&ClientWrapper) -> Result<(), StoreError> + Send + 'static,
+    ) -> Result<(), StoreError> {
+        let writing = self.run_async(error::unknown_outcome, work);
+        self.spawn(async move {
+            if let Err(error) = writing.await {
+                tracing::debug!(%error, "a write in the background failed");
+            }
+        });
+        Ok(())
+    }
+
     fn transaction<T>(&self, work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError>) -> Result<T, StoreError> {
         self.write(async |client| transaction(client, work(client)).await)
+    }
+
+    fn confirmed_transaction(
+        &self,
+        work: impl AsyncFnOnce(&ClientWrapper) -> Result<bool, StoreError>,
+        is_written: impl AsyncFn(&ClientWrapper) -> Result<bool, StoreError>,
+    ) -> Result<bool, StoreError> {
+        let result = self.transaction(work);
+        let Err(StoreError::OutcomeUnknown) = result else { return result };
+        let found = repeat_look_up(|| {
+            self.transaction(async |client| {
+                // The lost transaction holds this lock until it ends.
+                take_heads(client).await?;
+                is_written(client).await
+            })
+        });
+        match found {
+            Ok(true) => Ok(true),
+            Ok(false) => Err(StoreError::Unreachable("the connection ended before the commit".into())),
+            Err(error) => {
+                tracing::error!(%error, "it cannot be found out whether the write to a key was committed; check with `countersign keys list`");
+                Err(StoreError::OutcomeUnknown)
+            }
+        }
     }
 
     fn repeatable_transaction<T>(
@@ -375,6 +410,20 @@ impl Database for Arc<PgConnector> {
             Err(StoreError::OutcomeUnknown) => attempt(remaining).map_err(|_| error::unknown_outcome()),
             Err(StoreError::Unreachable(_)) => attempt(remaining),
             first_result => first_result,
+        }
+    }
+}
+
+/// Looks up the outcome of a commit that was not answered, again until the server answers or [`MAX_LOOKUP_TIME`] is over. Blocks.
+///
+/// # Errors
+/// The error of the last attempt.
+pub fn repeat_look_up<T, E>(look_up: impl Fn() -> Result<T, E>) -> Result<T, E> {
+    let end = Instant::now() + MAX_LOOKUP_TIME;
+    loop {
+        match look_up() {
+            Err(_) if Instant::now() <= end => thread::sleep(LOOKUP_RETRY_DELAY),
+            result => return result,
         }
     }
 }

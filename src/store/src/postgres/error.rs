@@ -3,6 +3,7 @@
 use tokio_postgres::error::{Severity, SqlState};
 
 use crate::StoreError;
+pub(super) use crate::error::no_answer;
 
 impl From<tokio_postgres::Error> for StoreError {
     fn from(error: tokio_postgres::Error) -> Self {
@@ -40,11 +41,6 @@ pub(super) fn write_error(error: tokio_postgres::Error) -> StoreError {
         return StoreError::OutcomeUnknown;
     }
     error.into()
-}
-
-/// Returns the error for a server that does not answer.
-pub(super) fn no_answer() -> StoreError {
-    StoreError::Unreachable("PostgreSQL does not answer".into())
 }
 
 /// Returns the error for a write that the server did not answer.

@@ -47,11 +47,10 @@ use deadpool_postgres::ClientWrapper;
 use futures_util::future::ready;
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use tokio::sync::mpsc::{channel, error::TrySendError};
 use tokio_postgres::Config;
 
 pub(crate) use self::connect::PgConnector;
-use self::{nodes::Membership, writer::Writer};
+use self::{node_rows::NodeMessage, nodes::Membership, writer::Writer};
 use crate::{
     Nodes, PolicySnapshot, PolicySnapshots, ReadAuditError, RemoteEvent, ReviewerRecords, Store, StoreBackend,
     StoreError, StoreFuture, VerifiedTrail, VerifyError,
@@ -60,7 +59,7 @@ use crate::{
     keys::Credentials,
     nodes::NodeIdSource,
     queries::Queries,
-    queue::{MAX_QUEUED_WRITES, WriteQueue},
+    queue::WriteQueue,
     sql::{BACKGROUND_TIMEOUT, Database as _},
     statements::{changes, facts},
     stored_keys::StoredKeys,
@@ -80,7 +79,8 @@ pub(crate) struct PostgresDatabase {
     node: NodeIdSource,
     /// The connector, which all open parts of the store share.
     connector: Mutex<Weak<PgConnector>>,
-    keys: Mutex<Weak<keys::Keys>>,
+    /// The keys with their copy, which all users share.
+    keys: Mutex<Weak<StoredKeys<Arc<PgConnector>>>>,
 }
 
 impl PostgresDatabase {
@@ -158,14 +158,14 @@ impl PostgresDatabase {
         if let Some(keys) = shared.upgrade() {
             return Ok(keys);
         }
-        let keys = Arc::new(keys::Keys::open(self.current_connector()?)?);
+        let keys = Arc::new(keys::open(self.current_connector()?)?);
         *shared = Arc::downgrade(&keys);
         Ok(keys)
     }
 
     /// Returns the accounts and the counts of rules. [`Self::credentials`] keeps a copy of the keys.
     pub fn stored_keys(&self) -> Result<StoredKeys<Arc<PgConnector>>, StoreError> {
-        Ok(StoredKeys(self.migrated_connector()?))
+        Ok(StoredKeys::new(self.migrated_connector()?))
     }
 
     pub fn deliveries(&self) -> Result<Arc<dyn Deliveries>, StoreError> {
@@ -212,7 +212,7 @@ impl PostgresDatabase {
 /// The store of a PostgreSQL database.
 pub(crate) struct PostgresStore {
     queue: WriteQueue,
-    closing: Arc<AtomicBool>,
+    closing: AtomicBool,
     writer: Mutex<Option<JoinHandle<()>>>,
     membership: Arc<Membership>,
     lease_thread: Mutex<Option<JoinHandle<()>>>,
@@ -226,28 +226,19 @@ pub(crate) struct PostgresStore {
 impl PostgresStore {
     /// Serves the database as this node. Waits at most `patience` for gateways that keep this node out.
     fn begin(connector: Arc<PgConnector>, node: String, patience: Duration) -> Result<Self, StoreError> {
-        let (commands, received) = channel(MAX_QUEUED_WRITES);
-        let queue = WriteQueue::new(move |command| {
-            commands.try_send(command).err().map(|refused| match refused {
-                TrySendError::Full(command) => (StoreError::QueueFull, command),
-                TrySendError::Closed(command) => (StoreError::Closed, command),
-            })
-        });
-        let closing = Arc::new(AtomicBool::new(false));
+        let (queue, commands) = WriteQueue::new();
         let membership = Membership::new(Arc::clone(&connector), node);
         let writer = Writer {
             connector: Arc::clone(&connector),
             membership: Arc::clone(&membership),
             client: None,
-            queue: received,
-            metrics: queue.metrics(),
-            closing: Arc::clone(&closing),
+            queue: commands,
         };
         let thread = connect::spawn_runtime("store-write", move |ready| writer.run(patience, ready))?;
         let writer = Mutex::new(Some(thread));
         let store = Self {
             queue,
-            closing,
+            closing: AtomicBool::new(false),
             writer,
             membership,
             lease_thread: Mutex::default(),
@@ -338,8 +329,9 @@ impl StoreBackend for PostgresStore {
     }
 
     fn send_to_node(&self, node: &str, change: &str, body: String) -> StoreFuture<()> {
-        let (node, change, own_id) = (node.to_owned(), change.to_owned(), self.membership.id.clone());
-        self.write(async move |client| node_rows::send_message(client, &own_id, &node, &change, &body).await)
+        let (from, to, change) = (self.membership.id.clone(), node.to_owned(), change.to_owned());
+        let message = NodeMessage { from, to, change, body };
+        self.write(async move |client| node_rows::send_message(client, &message).await)
     }
 
     fn receive_messages(&self) -> StoreFuture<Vec<(String, String)>> {

@@ -4,12 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use deadpool_postgres::ClientWrapper;
 
-use super::{PgConnector, rows::transaction, schema, trail::set_heads, verify};
+use super::{PgConnector, schema, trail::set_heads, verify};
 use crate::{
     Heads, StoreError, VerifiedTrail, VerifyError,
     identity::Backend,
     moving::{OfflineStore, TABLES},
-    sql::Sql as _,
+    sql::{Row, Sql, Value},
 };
 use countersign_domain::changes::audit::AuditHead;
 
@@ -40,20 +40,22 @@ impl OfflineServer {
 }
 
 impl OfflineStore for OfflineServer {
-    type Connection = ClientWrapper;
-    const BACKEND: Backend = Backend::Postgres;
-
-    fn run<T>(&self, work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError>) -> Result<T, StoreError> {
-        self.connector.block_on(work(&self.client))
+    fn backend(&self) -> Backend {
+        Backend::Postgres
     }
 
-    fn transaction<T>(&self, work: impl AsyncFnOnce(&ClientWrapper) -> Result<T, StoreError>) -> Result<T, StoreError> {
-        self.connector.block_on(transaction(&self.client, work(&self.client)))
+    fn rows(&self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, StoreError> {
+        self.connector.block_on(self.client.rows(sql, values))
+    }
+
+    fn execute(&self, sql: &str, values: &[Value<'_>]) -> Result<(), StoreError> {
+        self.connector.block_on(Sql::execute(&self.client, sql, values)).map(drop)
     }
 
     /// Sets the heads, and the numbers from which identity columns continue.
     fn finish(&self) -> Result<(), StoreError> {
-        self.run(async |client| {
+        let client = &self.client;
+        self.connector.block_on(async {
             for table in TABLES.iter().filter(|table| table.page.is_some()) {
                 let (name, key) = (table.name, table.key());
                 let numbered = format!("SELECT pg_get_serial_sequence('{name}', '{key}')");

@@ -12,18 +12,21 @@ use crate::{
 /// The channel of notifications. `Membership::handle_notification` describes their texts.
 pub(super) const CHANNEL: &str = "countersign";
 
-/// Stores a message for another node, and notifies that node.
-pub(super) async fn send_message(
-    client: &ClientWrapper,
-    own: &str,
-    node: &str,
-    change: &str,
-    body: &str,
-) -> Result<(), StoreError> {
+/// A message about a change from one node to another.
+pub(super) struct NodeMessage {
+    pub from: String,
+    pub to: String,
+    pub change: String,
+    pub body: String,
+}
+
+/// Stores a message, and notifies its receiver.
+pub(super) async fn send_message(client: &ClientWrapper, message: &NodeMessage) -> Result<(), StoreError> {
+    let NodeMessage { from, to, change, body } = message;
     let sql = "WITH stored AS (INSERT INTO words (node, change_id, body) VALUES ($1, $2, $3))
                SELECT pg_notify($4, $5)";
-    let hint = format!("{own} to {node}");
-    let values: [super::rows::Value<'_>; 5] = [&node, &change, &body, &CHANNEL, &hint];
+    let hint = format!("{from} to {to}");
+    let values: [super::rows::Value<'_>; 5] = [to, change, body, &CHANNEL, &hint];
     write(client, sql, &values).await.map(drop)
 }
 

@@ -8,6 +8,7 @@ use std::sync::{
 use deadpool_postgres::{ClientWrapper, Object, Pool};
 use tokio::sync::oneshot;
 
+pub use super::connect::repeat_look_up;
 use super::{
     connect::{self, ANSWER_TIMEOUT, PgConnector},
     error,

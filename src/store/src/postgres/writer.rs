@@ -1,4 +1,4 @@
-//! Runs all queued write requests in one transaction, commits, and only then answers them (group commit).
+//! Runs batches of write requests in one transaction each ([`BatchWriter`]).
 //!
 //! First, all changes are written with pipelined statements. A refused change (a conflict or a duplicate) touches no
 //! row. Then the heads are locked, and the entries and events are written. If a statement fails, everything is rolled
@@ -8,19 +8,14 @@
 //! heads, which waits for the end of the lost transaction, and looks for its entries in the trail.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-        mpsc::SyncSender,
-    },
-    time::{Duration, Instant},
+    sync::{Arc, mpsc::SyncSender},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use deadpool_postgres::ClientWrapper;
 use futures_util::future::{join, join_all};
 use jiff::Timestamp;
-use tokio::sync::mpsc::Receiver;
 
 use super::{
     PgConnector,
@@ -34,9 +29,8 @@ use super::{
 };
 use crate::{
     AuditRecord, CommittedWrite, Heads, Nodes as _, StoreError, TransitionDraft, WriteError, WriteRequest,
-    queue::{
-        Command, IDLE_TIME, QueueMetrics, READ_BACK_TIMEOUT, WriteResult, answer, audit_entry, feed_event, refuse,
-    },
+    health::Health,
+    queue::{BatchError, BatchWriter, Command, QueuedCommands, WriteResult, audit_entry, feed_event},
     rows::{finished_second, signed, to_postgres_text},
     search::search_text,
     statements::{
@@ -70,9 +64,7 @@ pub(super) struct Writer {
     pub membership: Arc<Membership>,
     /// The connection that marks the database as served.
     pub client: Option<ClientWrapper>,
-    pub queue: Receiver<Command>,
-    pub metrics: QueueMetrics,
-    pub closing: Arc<AtomicBool>,
+    pub queue: QueuedCommands,
 }
 
 /// The effect of a request so far, before the heads are locked.
@@ -83,19 +75,6 @@ enum WriteEffect<'a> {
     Entries(Vec<NewEntry<'a>>),
 }
 
-/// The reason why a batch failed.
-enum BatchError {
-    /// The batch failed, and certainly changed nothing.
-    Aborted(StoreError),
-    Unknown,
-}
-
-impl From<StoreError> for BatchError {
-    fn from(error: StoreError) -> Self {
-        Self::Aborted(error)
-    }
-}
-
 impl Writer {
     /// Runs until the queue is closed. Reports through `ready` whether the writer could start.
     pub async fn run(mut self, patience: Duration, ready: SyncSender<Result<(), StoreError>>) {
@@ -103,14 +82,8 @@ impl Writer {
         let failed = start_result.is_err();
         // The thread that opens the store waits for this message.
         let _ = ready.send(start_result);
-        if failed {
-            return;
-        }
-        while let Some(first) = self.next().await {
-            let batch = self.metrics.take_batch(first, || self.queue.try_recv().ok());
-            let (size, began) = (batch.len(), Instant::now());
-            self.run_batch(batch).await;
-            self.metrics.record_commit(size, began);
+        if !failed {
+            self.run_queue().await;
         }
     }
 
@@ -134,72 +107,30 @@ impl Writer {
         self.client.as_ref().ok_or(StoreError::Closed)
     }
 
-    /// Returns the next command, or `None` once the queue is closed. After an error, it probes the database while
-    /// waiting, because a gateway that is not ready may receive no requests.
-    async fn next(&mut self) -> Option<Command> {
-        loop {
-            match tokio::time::timeout(IDLE_TIME, self.queue.recv()).await {
-                Ok(command) => return command,
-                Err(_) if self.connector.health.last_error().is_some() => self.probe().await,
-                Err(_) if self.client.as_ref().is_none_or(|client| client.is_closed()) => self.probe().await,
-                Err(_) => {}
-            }
-        }
+    /// Returns the error of a batch whose transaction has ended. Its requests may succeed alone if the connection is intact.
+    fn aborted(&self, error: StoreError) -> BatchError {
+        BatchError { error, may_succeed_alone: self.client.is_some() }
+    }
+}
+
+impl BatchWriter for Writer {
+    /// The audit head after the commit.
+    type Commit = AuditHead;
+
+    fn queue(&mut self) -> &mut QueuedCommands {
+        &mut self.queue
     }
 
-    async fn probe(&mut self) {
-        let connector = Arc::clone(&self.connector);
-        let tried = async {
-            let client = self.client().await?;
-            Ok::<_, StoreError>(client.batch_execute("UPDATE heads SET event = event").await?)
-        };
-        match connector.silence.require_answer(ANSWER_TIMEOUT, tried).await {
-            Ok(()) => self.connector.health.record_success(),
-            Err(error) => {
-                self.client = None;
-                self.connector.health.record_failure(&error);
-                self.refuse_waiting();
-            }
-        }
+    fn health(&self) -> &Health {
+        &self.connector.health
     }
 
-    async fn run_batch(&mut self, batch: Vec<Command>) {
-        match self.attempt(&batch).await {
-            Err(BatchError::Aborted(error)) if batch.len() > 1 && self.client.is_some() => {
-                tracing::warn!(%error, changes = batch.len(), "a batch of writes failed; running each write in its own transaction");
-                for command in batch {
-                    let alone = vec![command];
-                    let is_silent = self.connector.silence.is_silent();
-                    let outcome = if is_silent { Err(error::no_answer().into()) } else { self.attempt(&alone).await };
-                    self.answer_batch(alone, outcome);
-                }
-            }
-            outcome => self.answer_batch(batch, outcome),
-        }
+    fn is_silent(&self) -> bool {
+        self.connector.silence.is_silent()
     }
 
-    fn answer_batch(&mut self, batch: Vec<Command>, outcome: Result<Vec<WriteResult>, BatchError>) {
-        let error = match outcome {
-            Ok(outcomes) => return answer(batch, outcomes),
-            Err(BatchError::Aborted(error)) => error,
-            Err(BatchError::Unknown) => StoreError::OutcomeUnknown,
-        };
-        self.connector.health.record_failure(&error);
-        self.refuse_waiting();
-        refuse(batch, &error);
-    }
-
-    /// If the server is silent, refuses the writes that have waited for the last attempt. They would wait as long again.
-    fn refuse_waiting(&mut self) {
-        let waiting = if self.connector.silence.is_silent() { self.queue.len() } else { 0 };
-        let mut commands = (0..waiting).map_while(|_| self.queue.try_recv().ok());
-        while let Some(first) = commands.next() {
-            refuse(self.metrics.take_batch(first, || commands.next()), &error::no_answer());
-        }
-    }
-
-    /// Runs a batch in one transaction. A failure leaves no open transaction, and drops a connection that may be broken.
-    async fn attempt(&mut self, batch: &[Command]) -> Result<Vec<WriteResult>, BatchError> {
+    /// After a failure, also drops a connection that may be broken.
+    async fn run_batch(&mut self, batch: &[Command]) -> Result<Vec<WriteResult>, BatchError> {
         self.client().await?;
         let Some(client) = self.client.take() else { return Err(StoreError::Closed.into()) };
         let connector = Arc::clone(&self.connector);
@@ -211,7 +142,7 @@ impl Writer {
         let Ok((outcomes, Some(after))) = written else {
             let rollback = connector.silence.answer(ANSWER_TIMEOUT, client.batch_execute("ROLLBACK")).await;
             self.client = rollback.is_some_and(|answer| answer.is_ok()).then_some(client);
-            return Ok(written?.0);
+            return written.map(|(outcomes, _)| outcomes).map_err(|error| self.aborted(error));
         };
         crash_point("before_commit");
         let pruned = batch.iter().any(|command| matches!(command.request, WriteRequest::Prune(_)));
@@ -222,14 +153,14 @@ impl Writer {
             Some(Ok(())) => self.client = Some(client),
             Some(Err(error)) if !error::may_be_committed(&error) => {
                 self.client = Some(client).filter(|_| !error::ends_connection(&error));
-                return Err(BatchError::Aborted(error.into()));
+                return Err(self.aborted(error.into()));
             }
             lost => {
                 let error =
                     lost.map_or_else(error::no_answer, |ended| ended.err().map_or(StoreError::Closed, Into::into));
                 tracing::error!(%error, "a commit was not answered; looking for its entries in the audit trail");
                 drop(client);
-                self.read_back(after.audit, error).await?;
+                self.read_back(&after.audit, error).await?;
             }
         }
         self.membership.remember_heads(after);
@@ -241,30 +172,28 @@ impl Writer {
         Ok(outcomes)
     }
 
-    /// Finds out whether the trail contains the last entry of the commit. The batch is not answered before that is
-    /// known.
-    async fn read_back(&mut self, entry: AuditHead, error: StoreError) -> Result<(), BatchError> {
-        let mut pause = Duration::from_millis(20);
-        let mut give_up = None;
-        loop {
-            let lookup = trail::contains(&self.connector, entry);
-            match self.connector.silence.require_answer(ANSWER_TIMEOUT, lookup).await {
-                Ok(true) => return Ok(()),
-                Ok(false) => return Err(BatchError::Aborted(error)),
-                Err(again) => {
-                    tracing::error!(error = %again, "the database cannot be read; trying again");
-                    // Readiness reports the failure meanwhile.
-                    self.connector.health.record_failure(&again);
-                }
-            }
-            if self.closing.load(Ordering::Acquire) {
-                let deadline = *give_up.get_or_insert_with(|| Instant::now() + READ_BACK_TIMEOUT);
-                if Instant::now() >= deadline {
-                    return Err(BatchError::Unknown);
-                }
-            }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_secs(1));
+    async fn is_committed(&mut self, entry: &AuditHead) -> Result<bool, StoreError> {
+        let lookup = trail::contains(&self.connector, *entry);
+        self.connector.silence.require_answer(ANSWER_TIMEOUT, lookup).await
+    }
+
+    async fn probe(&mut self) -> Result<(), StoreError> {
+        let connector = Arc::clone(&self.connector);
+        let tried = async {
+            let client = self.client().await?;
+            Ok::<_, StoreError>(client.batch_execute("UPDATE heads SET event = event").await?)
+        };
+        let result = connector.silence.require_answer(ANSWER_TIMEOUT, tried).await;
+        if result.is_err() {
+            self.client = None;
+        }
+        result
+    }
+
+    /// Connects again if the connection has ended.
+    async fn work_idly(&mut self) {
+        if self.client.as_ref().is_none_or(|client| client.is_closed()) {
+            self.probe_and_record().await;
         }
     }
 }

@@ -14,7 +14,7 @@ use rusqlite::{Connection, ffi};
 
 use super::{verify::verify_audit, *};
 use crate::{
-    Deletion, Pruning, Store as _, TransitionDraft, VerifyError, WriteError, WriteRequest,
+    PrunedChange, Pruning, Store as _, TransitionDraft, VerifyError, WriteError, WriteRequest,
     drafts::{created_draft, draft_for, submit, updated_draft, write},
 };
 use countersign_domain::changes::{ChangeState, audit::TrailError, testing::change};
@@ -118,14 +118,9 @@ async fn writes_after_a_failed_pruning_overwrite_no_free_pages() {
     let other = open::open_writer(dir.path()).unwrap();
     other.execute_batch("ALTER TABLE changes RENAME TO away").unwrap();
     let details = "{}".to_owned();
-    let deletion = Deletion { id: "a".into(), version: 1, state: ChangeState::Rejected, details: details.clone() };
-    let pruning = Pruning {
-        at: Timestamp::MAX,
-        redactions: Vec::new(),
-        deletions: vec![deletion],
-        events_to: 0,
-        events_details: details,
-    };
+    let (id, state) = ("a".to_owned(), ChangeState::Rejected);
+    let deleted = PrunedChange { id, version: 1, state, body: None, details: details.clone() };
+    let pruning = Pruning { at: Timestamp::MAX, changes: vec![deleted], events_to: 0, events_details: details };
     let failed = crate::write(&store, WriteRequest::Prune(pruning)).await;
     assert!(matches!(failed, Err(WriteError::Store(_))), "{failed:?}");
     other.execute_batch("ALTER TABLE away RENAME TO changes").unwrap();

@@ -19,15 +19,7 @@ pub(crate) mod verify;
 mod witness;
 mod writer;
 
-use std::{
-    path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-        mpsc::{TrySendError, sync_channel},
-    },
-    thread::JoinHandle,
-};
+use std::{path::Path, sync::Arc, thread::JoinHandle};
 
 use parking_lot::Mutex;
 use rusqlite::Connection;
@@ -37,7 +29,7 @@ use self::{
     reader::Readers,
     sql::{SharedConnection, run},
     witness::HeadWitness,
-    writer::{CommitFn, Writer, plain_commit},
+    writer::{CommitFn, WatchedFile, Writer, plain_commit},
 };
 use crate::{
     Nodes, PolicySnapshot, PolicySnapshots, RemoteEvent, ReviewerRecords, StoreBackend, StoreError, StoreFuture,
@@ -46,7 +38,7 @@ use crate::{
     identity::{STORE_ID, new_id},
     nodes::SingleNode,
     queries::Queries,
-    queue::{MAX_QUEUED_WRITES, WriteQueue},
+    queue::WriteQueue,
     statements::{changes, facts},
     stored_keys::StoredKeys,
 };
@@ -60,7 +52,7 @@ use countersign_runtime::background;
 pub(crate) fn open_keys(dir: &Path) -> Result<StoredKeys<SharedConnection>, StoreError> {
     let conn = open_current(dir)?;
     run(facts::check_moved(&conn))?;
-    Ok(StoredKeys(SharedConnection::new(conn)))
+    Ok(StoredKeys::new(SharedConnection::new(conn)))
 }
 
 /// Opens the deliveries of a data directory on a connection of their own.
@@ -105,7 +97,6 @@ const READER_THREADS: usize = 2;
 /// The store of a data directory.
 pub struct SqliteStore {
     queue: WriteQueue,
-    closing: Arc<AtomicBool>,
     writer: Mutex<Option<JoinHandle<()>>>,
     readers: Readers,
     health: Arc<Health>,
@@ -127,11 +118,7 @@ impl SqliteStore {
 
     pub(super) fn open_with(dir: &Path, commit: CommitFn) -> Result<Self, StoreError> {
         let conn = open_writer(dir)?;
-        let path = open::database_path(dir);
-        let file_id = open::file_id(&path).map_err(|error| StoreError::data_dir(&path, error))?;
-        let log_path = open::log_path(dir);
-        let log = open::file_id(&log_path).ok().map(|id| (log_path, id));
-        let lock_id = open::file_id(&open::lock_path(dir)).ok();
+        let files = WatchedFile::all(dir)?;
         run(facts::check_moved(&conn))?;
         check_pages(&conn, dir)?;
         check_writable(&conn, dir)?;
@@ -140,36 +127,24 @@ impl SqliteStore {
         HeadWitness::check(dir, &conn, heads.audit)?;
         let health = Arc::new(Health::default());
         let readers = Readers::start(dir, READER_THREADS, &health)?;
-        let (commands, received) = sync_channel(MAX_QUEUED_WRITES);
-        let queue = WriteQueue::new(move |command| {
-            commands.try_send(command).err().map(|refused| match refused {
-                TrySendError::Full(command) => (StoreError::QueueFull, command),
-                TrySendError::Disconnected(command) => (StoreError::Closed, command),
-            })
-        });
-        let closing = Arc::new(AtomicBool::new(false));
+        let (queue, commands) = WriteQueue::new();
         let writer = Writer {
             conn,
             dir: dir.to_owned(),
-            file_id,
-            log,
-            lock_id,
+            files,
             heads,
             data_version: None,
-            queue: received,
-            metrics: queue.metrics(),
-            closing: Arc::clone(&closing),
+            queue: commands,
             commit,
             health: Arc::clone(&health),
             witness: HeadWitness::new(dir),
         };
-        let thread = std::thread::Builder::new()
-            .name("store-write".into())
-            .spawn(move || writer.run())
-            .map_err(|e| StoreError::data_dir(dir, e))?;
+        let failed = |source| StoreError::data_dir(dir, source);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().map_err(failed)?;
+        let thread = std::thread::Builder::new().name("store-write".into());
+        let thread = thread.spawn(move || writer.run(&runtime)).map_err(failed)?;
         Ok(Self {
             queue,
-            closing,
             writer: Mutex::new(Some(thread)),
             readers,
             health,
@@ -210,7 +185,7 @@ impl StoreBackend for SqliteStore {
     }
 
     fn save_policy(&self, snapshot: PolicySnapshot, _: bool) -> StoreFuture<()> {
-        if self.closing.load(Ordering::Acquire) {
+        if !self.queue.is_open() {
             return Box::pin(std::future::ready(Err(StoreError::Closed)));
         }
         let dir = Arc::clone(&self.dir);
@@ -246,7 +221,6 @@ impl StoreBackend for SqliteStore {
     }
 
     fn close(&self) {
-        self.closing.store(true, Ordering::Release);
         self.queue.close();
         self.readers.close();
         let writer = self.writer.lock().take();

@@ -2,22 +2,23 @@
 
 use std::path::Path;
 
+use rusqlite::Connection;
+
 use super::{
     open::{database_path, open_current, open_writer},
-    sql::SharedConnection,
-    verify,
+    sql, verify,
 };
 use crate::{
     StoreError, VerifiedTrail, VerifyError,
     identity::Backend,
     moving::{MoveError, OfflineStore},
-    sql::Database as _,
+    sql::{Row, Value},
 };
 use countersign_runtime::data_dir::{DataLock, lock_data_dir};
 
 /// The database of a directory that no gateway can serve while this value exists.
 pub(crate) struct OfflineDirectory {
-    conn: SharedConnection,
+    conn: Connection,
     _lock: DataLock,
 }
 
@@ -29,26 +30,24 @@ impl OfflineDirectory {
         }
         let lock = lock_data_dir(dir)?;
         let conn = if create { open_writer(dir)? } else { open_current(dir)? };
-        Ok(Self { conn: SharedConnection::new(conn), _lock: lock })
+        Ok(Self { conn, _lock: lock })
     }
 }
 
 impl OfflineStore for OfflineDirectory {
-    type Connection = rusqlite::Connection;
-    const BACKEND: Backend = Backend::Sqlite;
-
-    fn run<T>(&self, work: impl AsyncFnOnce(&Self::Connection) -> Result<T, StoreError>) -> Result<T, StoreError> {
-        self.conn.write(work)
+    fn backend(&self) -> Backend {
+        Backend::Sqlite
     }
 
-    fn transaction<T>(
-        &self,
-        work: impl AsyncFnOnce(&Self::Connection) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
-        self.conn.transaction(work)
+    fn rows(&self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, StoreError> {
+        sql::rows(&self.conn, sql, values)
+    }
+
+    fn execute(&self, sql: &str, values: &[Value<'_>]) -> Result<(), StoreError> {
+        sql::execute(&self.conn, sql, values).map(drop)
     }
 
     fn verify(&self) -> Result<VerifiedTrail, VerifyError> {
-        verify::verify_connection(&self.conn.lock(), None)
+        verify::verify_connection(&self.conn, None)
     }
 }

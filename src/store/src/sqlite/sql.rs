@@ -105,6 +105,13 @@ impl Database for SharedConnection {
         run(work(&self.lock()))
     }
 
+    fn write_in_background(
+        &self,
+        work: impl AsyncFnOnce(&Connection) -> Result<(), StoreError> + Send + 'static,
+    ) -> Result<(), StoreError> {
+        self.write(work)
+    }
+
     fn transaction<T>(&self, work: impl AsyncFnOnce(&Connection) -> Result<T, StoreError>) -> Result<T, StoreError> {
         // A panic cannot leave a transaction open, because dropping the transaction rolls it back.
         let mut conn = self.lock();
@@ -112,6 +119,14 @@ impl Database for SharedConnection {
         let value = run(work(&tx))?;
         tx.commit()?;
         Ok(value)
+    }
+
+    fn confirmed_transaction(
+        &self,
+        work: impl AsyncFnOnce(&Connection) -> Result<bool, StoreError>,
+        _: impl AsyncFn(&Connection) -> Result<bool, StoreError>,
+    ) -> Result<bool, StoreError> {
+        self.transaction(work)
     }
 
     fn repeatable_transaction<T>(

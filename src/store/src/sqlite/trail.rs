@@ -125,8 +125,7 @@ mod tests {
         before: Option<u64>,
         limit: usize,
     ) -> (Vec<u64>, Option<u64>) {
-        let FoundEntries { entries, next } =
-            run(statements::search(conn, criteria, heads(conn).unwrap().audit.seq, before, limit)).unwrap();
+        let FoundEntries { entries, next } = run(statements::search(conn, criteria, before, limit)).unwrap();
         (entries.into_iter().map(|found| found.entry.seq).collect(), next)
     }
 
@@ -154,7 +153,7 @@ mod tests {
         assert_eq!(search_numbers(&conn, &between, None, 9), (vec![4, 3], None));
         let of_change = AuditSearch { change: Some("chg_A".into()), ..AuditSearch::default() };
         assert_eq!(search_numbers(&conn, &of_change, Some(9), 9).0, [6, 3]);
-        let all = run(statements::search(&conn, &AuditSearch::default(), 9, None, 9)).unwrap().entries;
+        let all = run(statements::search(&conn, &AuditSearch::default(), None, 9)).unwrap().entries;
         assert!(all[0].title.is_some() && all[1].title.is_none() && all[2].title.is_none(), "{all:?}");
     }
 

@@ -65,7 +65,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        CoveredCounts, Deletion, PolicySnapshot, Pruning, PruningCutoffs, Redaction, Store as _, StoreBackend as _,
+        CoveredCounts, PolicySnapshot, PrunedChange, Pruning, PruningCutoffs, Store as _, StoreBackend as _,
         WriteError, WriteRequest,
         drafts::{created_draft, draft_for, updated_draft, write},
         keys::{ApiKey, Credentials as _},
@@ -225,8 +225,9 @@ mod tests {
         let details = "{}".to_owned();
         let pruning = Pruning {
             at,
-            redactions: vec![Redaction { id: id.clone(), version, state, body, details: details.clone() }],
-            deletions: vec![Deletion { id, version, state, details: details.clone() }],
+            changes: [Some(body), None]
+                .map(|body| PrunedChange { id: id.clone(), version, state, body, details: details.clone() })
+                .into(),
             events_to: 0,
             events_details: details,
         };

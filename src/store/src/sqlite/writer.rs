@@ -1,4 +1,4 @@
-//! Runs all queued write requests in one transaction, commits, and only then answers them (group commit).
+//! Runs batches of write requests in one transaction each ([`BatchWriter`]).
 //!
 //! A refused transition (a conflict or a duplicate) fails at its first statement, and changes nothing. If a request
 //! fails later, everything is rolled back, and each request runs in its own transaction. Savepoints would copy every
@@ -10,21 +10,17 @@
 use std::{
     io::ErrorKind,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-        mpsc::{Receiver, RecvTimeoutError},
-    },
-    time::{Duration, Instant},
+    sync::Arc,
 };
 
 use bytes::Bytes;
 use jiff::Timestamp;
 use rusqlite::{Connection, ErrorCode};
+use tokio::runtime::Runtime;
 
 use super::{
     claims,
-    open::{database_path, file_id, lock_path, open_writer},
+    open::{database_path, file_id, lock_path, log_path, open_writer},
     rows, search, space,
     sql::{execute, run},
     trail,
@@ -33,9 +29,7 @@ use super::{
 use crate::{
     CommittedWrite, Heads, StoreError, TransitionDraft, WriteError, WriteRequest,
     health::Health,
-    queue::{
-        Command, IDLE_TIME, QueueMetrics, READ_BACK_TIMEOUT, WriteResult, answer, audit_entry, feed_event, refuse,
-    },
+    queue::{BatchError, BatchWriter, Command, QueuedCommands, WriteResult, audit_entry, feed_event},
     rows::finished_second,
     statements::records,
     values,
@@ -51,53 +45,59 @@ pub(super) type CommitFn = Box<dyn FnMut(&Connection) -> rusqlite::Result<()> + 
 pub(super) struct Writer {
     pub conn: Connection,
     pub dir: PathBuf,
-    /// The database file that was opened ([`file_id`]).
-    pub file_id: (u64, u64),
-    /// The write-ahead log and its [`file_id`]. SQLite never replaces it while a connection is open. `None` if there is no log.
-    pub log: Option<(PathBuf, (u64, u64))>,
-    /// The lock file of the directory. `None` if there was none when the database was opened, as in tests.
-    pub lock_id: Option<(u64, u64)>,
+    pub files: Vec<WatchedFile>,
     pub heads: Heads,
     /// The value of `PRAGMA data_version` when [`Writer::heads`] was read. It changes with commits by other
     /// connections.
     pub data_version: Option<i64>,
-    pub queue: Receiver<Command>,
-    pub metrics: QueueMetrics,
-    pub closing: Arc<AtomicBool>,
+    pub queue: QueuedCommands,
     pub commit: CommitFn,
     pub health: Arc<Health>,
     pub witness: HeadWitness,
-}
-
-/// The outcome of a commit.
-enum CommitOutcome {
-    Committed,
-    /// The commit changed nothing, and cannot take effect later.
-    Aborted(StoreError),
-    Unknown,
 }
 
 pub(super) fn plain_commit() -> CommitFn {
     Box::new(|conn| conn.prepare_cached("COMMIT")?.execute([]).map(drop))
 }
 
-/// Returns `false` if the file no longer exists or is another one.
-fn has_id(path: &Path, id: (u64, u64)) -> bool {
-    match file_id(path) {
-        Ok(found) => found == id,
-        Err(error) => error.kind() != ErrorKind::NotFound,
+/// A file that must not be deleted or replaced while the database is open.
+pub(super) struct WatchedFile {
+    path: PathBuf,
+    id: (u64, u64),
+    /// Returns the error for a file that was deleted or replaced.
+    error: fn(PathBuf) -> StoreError,
+}
+
+impl WatchedFile {
+    /// Returns the files of an open database. There may be no log, and no lock file in tests. SQLite never replaces the log
+    /// while a connection is open.
+    ///
+    /// # Errors
+    /// [`StoreError::DataDir`] if the database file cannot be found.
+    pub(super) fn all(dir: &Path) -> Result<Vec<Self>, StoreError> {
+        let watch = |path: PathBuf, error: fn(PathBuf) -> StoreError| match file_id(&path) {
+            Ok(id) => Ok(Self { path, id, error }),
+            Err(source) => Err(StoreError::data_dir(&path, source)),
+        };
+        let mut files = vec![watch(database_path(dir), StoreError::Replaced)?];
+        files.extend(watch(log_path(dir), StoreError::LogReplaced));
+        files.extend(watch(lock_path(dir), StoreError::LockReplaced));
+        Ok(files)
+    }
+
+    /// Returns `true` if the file no longer exists or is another one.
+    fn is_replaced(&self) -> bool {
+        match file_id(&self.path) {
+            Ok(found) => found != self.id,
+            Err(error) => error.kind() == ErrorKind::NotFound,
+        }
     }
 }
 
 impl Writer {
-    /// Runs until the queue is closed.
-    pub(super) fn run(mut self) {
-        while let Some(first) = self.next() {
-            let batch = self.metrics.take_batch(first, || self.queue.try_recv().ok());
-            let (size, began) = (batch.len(), Instant::now());
-            self.run_batch(batch);
-            self.metrics.record_commit(size, began);
-        }
+    /// Runs until the queue is closed. SQLite blocks this thread, and `runtime` only waits for commands.
+    pub(super) fn run(mut self, runtime: &Runtime) {
+        runtime.block_on(self.run_queue());
         if self.check_files().is_ok() {
             self.witness.write(self.heads.audit);
         }
@@ -107,111 +107,11 @@ impl Writer {
         }
     }
 
-    /// Returns the next command, or `None` once the queue is closed. After an error, it probes the database while
-    /// waiting, because a gateway that is not ready may receive no requests. When idle, it checks the files,
-    /// updates the witness and releases free pages.
-    fn next(&mut self) -> Option<Command> {
-        loop {
-            match self.queue.recv_timeout(IDLE_TIME) {
-                Ok(command) => return Some(command),
-                Err(RecvTimeoutError::Disconnected) => return None,
-                Err(RecvTimeoutError::Timeout) if self.health.last_error().is_some() => self.probe(),
-                // The check records its error.
-                Err(RecvTimeoutError::Timeout) if self.check_files().is_err() => {}
-                Err(RecvTimeoutError::Timeout) => {
-                    self.witness.write(self.heads.audit);
-                    if let Err(error) = space::release_pages(&self.conn) {
-                        tracing::debug!(%error, "free pages could not be released; trying again when idle");
-                    }
-                }
-            }
-        }
-    }
-
-    fn probe(&mut self) {
-        // A probe needs less space than a change, so it might succeed on a disk that is still too full.
-        if matches!(self.health.last_error(), Some(StoreError::DiskFull))
-            && rustix::fs::statvfs(&self.dir)
-                .is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < MIN_FREE_BYTES)
-        {
-            return;
-        }
-        let tried = self.check_files().and_then(|()| {
-            self.execute("BEGIN IMMEDIATE")?;
-            self.execute("UPDATE fence SET n = n + 1")?;
-            plain_commit()(&self.conn).map_err(StoreError::from)
-        });
-        match tried {
-            Ok(()) => self.health.record_success(),
-            Err(error) => {
-                self.rollback();
-                self.health.record_failure(&error);
-            }
-        }
-    }
-
-    fn run_batch(&mut self, batch: Vec<Command>) {
-        let begun =
-            self.check_files().and_then(|()| self.execute("BEGIN IMMEDIATE")).and_then(|()| self.refresh_heads());
-        if let Err(error) = begun {
-            self.rollback();
-            return self.refuse(batch, &error);
-        }
-        let before = self.heads;
-        let outcomes = match self.write_all(&batch) {
-            Ok(outcomes) => outcomes,
-            Err(error) => {
-                self.rollback();
-                self.heads = before;
-                if batch.len() == 1 {
-                    return self.refuse(batch, &error);
-                }
-                tracing::warn!(%error, changes = batch.len(), "a batch of writes failed; running each write in its own transaction");
-                return batch.into_iter().for_each(|command| self.run_batch(vec![command]));
-            }
-        };
-        if self.heads == before {
-            self.rollback();
-            return answer(batch, outcomes);
-        }
-        crash_point("before_commit");
-        let pruned = batch.iter().any(|command| matches!(command.request, WriteRequest::Prune(_)));
-        if pruned {
-            crash_point("before_prune_commit");
-        }
-        match self.commit_or_read_back(before) {
-            CommitOutcome::Committed => {
-                crash_point("after_commit");
-                self.health.record_success();
-                self.witness.write_if_due(self.heads.audit);
-                if pruned {
-                    crash_point("after_prune_commit");
-                }
-                answer(batch, outcomes);
-            }
-            CommitOutcome::Aborted(error) => {
-                self.heads = before;
-                self.refuse(batch, &error);
-            }
-            CommitOutcome::Unknown => self.refuse(batch, &StoreError::OutcomeUnknown),
-        }
-    }
-
     /// Fails if the database file, its log or the lock file was deleted or replaced. Writes to the open database would then be
     /// lost, or another gateway may use the directory. Records the failure, which ends when the original file is back.
     fn check_files(&self) -> Result<(), StoreError> {
-        let (database, lock) = (database_path(&self.dir), lock_path(&self.dir));
-        let error = if !has_id(&database, self.file_id) {
-            StoreError::Replaced(database)
-        } else if let Some((log, id)) = &self.log
-            && !has_id(log, *id)
-        {
-            StoreError::LogReplaced(log.clone())
-        } else if self.lock_id.is_some_and(|id| !has_id(&lock, id)) {
-            StoreError::LockReplaced(lock)
-        } else {
-            return Ok(());
-        };
+        let Some(file) = self.files.iter().find(|file| file.is_replaced()) else { return Ok(()) };
+        let error = (file.error)(file.path.clone());
         if !self.health.last_error().is_some_and(|error| error.is_about_replaced_file()) {
             tracing::error!(%error, "changes are refused");
             self.health.record_failure(&error);
@@ -344,56 +244,21 @@ impl Writer {
         }
     }
 
-    /// Commits. If the commit fails, finds out its outcome.
-    fn commit_or_read_back(&mut self, before: Heads) -> CommitOutcome {
-        let Err(error) = (self.commit)(&self.conn) else { return CommitOutcome::Committed };
+    /// Commits. If the commit fails, finds out whether it took effect.
+    async fn commit(&mut self, before: Heads) -> Result<(), StoreError> {
+        let Err(error) = (self.commit)(&self.conn) else { return Ok(()) };
         let code = error.sqlite_error_code();
         let error = StoreError::from(error);
         self.rollback();
         // These two errors occur before the log contains a valid commit.
         if matches!(code, Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy)) {
-            return CommitOutcome::Aborted(error);
+            return Err(error);
         }
         tracing::error!(%error, "a commit failed; reading the database to find out its outcome");
-        self.read_back(before, error)
+        self.read_back(&before, error).await
     }
 
-    /// Reopens the database, overwrites what the failed commit may have left in the log, and reads the heads.
-    fn read_back(&mut self, before: Heads, error: StoreError) -> CommitOutcome {
-        let mut pause = Duration::from_millis(20);
-        let mut give_up = None;
-        loop {
-            match self.reopen() {
-                Ok(heads) if heads == self.heads => return CommitOutcome::Committed,
-                Ok(heads) if heads == before => return CommitOutcome::Aborted(error),
-                Ok(heads) => {
-                    // Another process wrote at the same time: it created or revoked a key, or circumvented the lock on
-                    // the data directory.
-                    tracing::error!(?heads, expected = ?self.heads, "another process has written to the database, so the outcome of the commit is unknown");
-                    self.heads = heads;
-                    return CommitOutcome::Unknown;
-                }
-                Err(replaced) if replaced.is_about_replaced_file() => {
-                    self.health.record_failure(&replaced);
-                    return CommitOutcome::Unknown;
-                }
-                Err(again) => {
-                    tracing::error!(error = %again, "the database cannot be read; trying again");
-                    // Readiness reports the failure, and the batch waits for its answer.
-                    self.health.record_failure(&again);
-                }
-            }
-            if self.closing.load(Ordering::Acquire) {
-                let deadline = *give_up.get_or_insert_with(|| Instant::now() + READ_BACK_TIMEOUT);
-                if Instant::now() >= deadline {
-                    return CommitOutcome::Unknown;
-                }
-            }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_secs(1));
-        }
-    }
-
+    /// Reopens the database, overwrites what a failed commit may have left in the log, and reads the heads.
     fn reopen(&mut self) -> Result<Heads, StoreError> {
         self.check_files()?;
         self.conn = open_writer(&self.dir)?;
@@ -401,10 +266,106 @@ impl Writer {
         self.conn.execute("UPDATE fence SET n = n + 1", [])?;
         rows::heads(&self.conn)
     }
+}
 
-    /// Answers a batch with an error.
-    fn refuse(&self, batch: Vec<Command>, error: &StoreError) {
-        self.health.record_failure(error);
-        refuse(batch, error);
+impl BatchWriter for Writer {
+    /// The heads before the commit.
+    type Commit = Heads;
+
+    fn queue(&mut self) -> &mut QueuedCommands {
+        &mut self.queue
+    }
+
+    fn health(&self) -> &Health {
+        &self.health
+    }
+
+    async fn run_batch(&mut self, batch: &[Command]) -> Result<Vec<WriteResult>, BatchError> {
+        let begun =
+            self.check_files().and_then(|()| self.execute("BEGIN IMMEDIATE")).and_then(|()| self.refresh_heads());
+        if let Err(error) = begun {
+            self.rollback();
+            return Err(error.into());
+        }
+        let before = self.heads;
+        let outcomes = match self.write_all(batch) {
+            Ok(outcomes) => outcomes,
+            Err(error) => {
+                self.rollback();
+                self.heads = before;
+                return Err(BatchError { error, may_succeed_alone: true });
+            }
+        };
+        if self.heads == before {
+            self.rollback();
+            return Ok(outcomes);
+        }
+        crash_point("before_commit");
+        let pruned = batch.iter().any(|command| matches!(command.request, WriteRequest::Prune(_)));
+        if pruned {
+            crash_point("before_prune_commit");
+        }
+        if let Err(error) = self.commit(before).await {
+            if error.is_certainly_aborted() {
+                self.heads = before;
+            }
+            return Err(error.into());
+        }
+        crash_point("after_commit");
+        self.health.record_success();
+        self.witness.write_if_due(self.heads.audit);
+        if pruned {
+            crash_point("after_prune_commit");
+        }
+        Ok(outcomes)
+    }
+
+    async fn is_committed(&mut self, before: &Heads) -> Result<bool, StoreError> {
+        match self.reopen() {
+            Ok(heads) if heads == self.heads => Ok(true),
+            Ok(heads) if heads == *before => Ok(false),
+            Ok(heads) => {
+                // Another process wrote at the same time: it created or revoked a key, or circumvented the lock on
+                // the data directory.
+                tracing::error!(?heads, expected = ?self.heads, "another process has written to the database, so the outcome of the commit is unknown");
+                self.heads = heads;
+                Err(StoreError::OutcomeUnknown)
+            }
+            Err(replaced) if replaced.is_about_replaced_file() => {
+                self.health.record_failure(&replaced);
+                Err(StoreError::OutcomeUnknown)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn probe(&mut self) -> Result<(), StoreError> {
+        // A probe needs less space than a change, so it might succeed on a disk that is still too full.
+        if matches!(self.health.last_error(), Some(StoreError::DiskFull))
+            && rustix::fs::statvfs(&self.dir)
+                .is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < MIN_FREE_BYTES)
+        {
+            return Err(StoreError::DiskFull);
+        }
+        let tried = self.check_files().and_then(|()| {
+            self.execute("BEGIN IMMEDIATE")?;
+            self.execute("UPDATE fence SET n = n + 1")?;
+            Ok(plain_commit()(&self.conn)?)
+        });
+        if tried.is_err() {
+            self.rollback();
+        }
+        tried
+    }
+
+    /// Checks the files, updates the witness and releases free pages.
+    async fn work_idly(&mut self) {
+        // The check records its error.
+        if self.check_files().is_ok() {
+            self.witness.write(self.heads.audit);
+            if let Err(error) = space::release_pages(&self.conn) {
+                tracing::debug!(%error, "free pages could not be released; trying again when idle");
+            }
+        }
     }
 }

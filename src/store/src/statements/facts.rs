@@ -13,22 +13,21 @@ pub(crate) const MOVED_FACT: &str = "moved";
 /// The fact with the fingerprint of the key that encrypts stored tokens.
 pub(crate) const TOKEN_KEY_FACT: &str = "token_key";
 
+pub const SELECT: &str = "SELECT value FROM facts WHERE name = ?1";
+pub const UPSERT: &str = "INSERT INTO facts (name, value) VALUES (?1, ?2)
+                          ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+pub const DELETE: &str = "DELETE FROM facts WHERE name = ?1";
+
 pub async fn get<S: Sql>(db: &S, name: &str) -> Result<Option<String>, StoreError> {
-    let row = db.first("SELECT value FROM facts WHERE name = ?1", values![name]).await?;
-    row.map(|row| row.get(0)).transpose()
+    db.first(SELECT, values![name]).await?.map(|row| row.get(0)).transpose()
 }
 
 /// Sets the fact, or deletes it if `value` is `None`.
 pub async fn set<S: Sql>(db: &S, name: &str, value: Option<&str>) -> Result<(), StoreError> {
     match value {
-        Some(value) => {
-            let sql = "INSERT INTO facts (name, value) VALUES (?1, ?2)
-                       ON CONFLICT (name) DO UPDATE SET value = excluded.value";
-            db.execute(sql, values![name, value]).await?
-        }
-        None => db.execute("DELETE FROM facts WHERE name = ?1", values![name]).await?,
-    };
-    Ok(())
+        Some(value) => db.execute(UPSERT, values![name, value]).await.map(drop),
+        None => db.execute(DELETE, values![name]).await.map(drop),
+    }
 }
 
 /// Returns the time of the backup that this store was restored from, until a gateway has started on it.

@@ -93,14 +93,10 @@ async fn prune<'a, S: Sql>(db: &S, pruning: &'a Pruning) -> Result<Vec<NewEntry<
         details: details.into(),
     };
     let mut entries = Vec::new();
-    for redaction in &pruning.redactions {
-        if retention::redact(db, redaction).await? {
-            entries.push(entry(&redaction.id, "redacted", Some(redaction.state), &redaction.details));
-        }
-    }
-    for deletion in &pruning.deletions {
-        if retention::delete(db, deletion).await? {
-            entries.push(entry(&deletion.id, "deleted", Some(deletion.state), &deletion.details));
+    for change in &pruning.changes {
+        if retention::prune(db, change).await? {
+            let event = if change.body.is_some() { "redacted" } else { "deleted" };
+            entries.push(entry(&change.id, event, Some(change.state), &change.details));
         }
     }
     // The newest event of all stays.

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::{
     StoreError,
-    retention::{Deletion, MAX_BYTES, MAX_CHANGES, MAX_EVENTS, PrunableRecords, PruningCutoffs, Redaction},
+    retention::{MAX_BYTES, MAX_CHANGES, MAX_EVENTS, PrunableRecords, PrunedChange, PruningCutoffs},
     rows::{parse_change, parse_state},
     sql::{Sql, Value},
     values,
@@ -111,25 +111,23 @@ async fn add_contents<S: Sql>(
     Ok(())
 }
 
-/// Removes the contents of a change. Returns `false` if the change is open, whatever the other columns say, or was
-/// modified since it was read.
-pub async fn redact<S: Sql>(db: &S, redaction: &Redaction) -> Result<bool, StoreError> {
-    let Redaction { id, version, state, body, .. } = redaction;
+/// Removes the contents of a change, or deletes it. Returns `false` if the change is open, whatever the other columns say, or
+/// was modified since it was read.
+pub async fn prune<S: Sql>(db: &S, change: &PrunedChange) -> Result<bool, StoreError> {
+    let PrunedChange { id, version, state, body, .. } = change;
     if !state.is_final() {
         return Ok(false);
     }
-    let sql = "UPDATE changes SET body = ?4, redacted = ?5
-               WHERE id = ?1 AND version = ?2 AND state = ?3 AND redacted <> ?5 AND finished_at IS NOT NULL";
-    Ok(db.execute(sql, values![id, *version, state.as_str(), body, true]).await? == 1)
-}
-
-/// Deletes a change. Returns `false` if the change is open, whatever the other columns say, or was modified since it
-/// was read.
-pub async fn delete<S: Sql>(db: &S, deletion: &Deletion) -> Result<bool, StoreError> {
-    let Deletion { id, version, state, .. } = deletion;
-    if !state.is_final() {
-        return Ok(false);
-    }
-    let sql = "DELETE FROM changes WHERE id = ?1 AND version = ?2 AND state = ?3 AND finished_at IS NOT NULL";
-    Ok(db.execute(sql, values![id, *version, state.as_str()]).await? == 1)
+    let is_same = "id = ?1 AND version = ?2 AND state = ?3 AND finished_at IS NOT NULL";
+    let written = match body {
+        Some(body) => {
+            let sql = format!("UPDATE changes SET body = ?4, redacted = ?5 WHERE {is_same} AND redacted <> ?5");
+            db.execute(&sql, values![id, *version, state.as_str(), body, true]).await?
+        }
+        None => {
+            let sql = format!("DELETE FROM changes WHERE {is_same}");
+            db.execute(&sql, values![id, *version, state.as_str()]).await?
+        }
+    };
+    Ok(written == 1)
 }

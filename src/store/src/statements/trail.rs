@@ -72,16 +72,15 @@ pub async fn for_each_entry<S: Sql>(
     Ok(())
 }
 
-/// Searches the entries below `before` in a trail that ends at `newest`. Returns at most `limit` entries, newest
-/// first.
+/// Searches the entries below `before`. Returns at most `limit` entries, newest first.
 pub async fn search<S: Sql>(
     db: &S,
     search: &AuditSearch,
-    newest: u64,
     before: Option<u64>,
     limit: usize,
 ) -> Result<FoundEntries, StoreError> {
-    let top = before.map_or(newest + 1, |before| before.min(newest + 1));
+    let end = db.heads().await?.audit.seq + 1;
+    let top = before.map_or(end, |before| before.min(end));
     let bottom = if search.is_scan() { top.saturating_sub(MAX_SEARCHED_ENTRIES) } else { 0 };
     let needle = search.text.as_ref().map(|text| text.to_lowercase());
     let mut entries: Vec<AuditEntry> = Vec::new();

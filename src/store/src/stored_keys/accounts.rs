@@ -30,14 +30,14 @@ fn read_account(row: &Row) -> Result<StoredAccount, StoreError> {
 impl<D: Database> AccountStore for StoredKeys<D> {
     fn account(&self, key: &AccountKey) -> Result<Option<StoredAccount>, StoreError> {
         let sql = format!("{SELECT_ACCOUNTS} WHERE server = ?1 AND holder = ?2");
-        self.0.read(REQUEST_TIMEOUT, async |db| {
+        self.db.read(REQUEST_TIMEOUT, async |db| {
             db.first(&sql, values![&key.server, &key.holder]).await?.as_ref().map(read_account).transpose()
         })
     }
 
     fn accounts(&self) -> Result<Vec<StoredAccount>, StoreError> {
         let sql = format!("{SELECT_ACCOUNTS} ORDER BY connected_ms, server, holder");
-        self.0.read(BACKGROUND_TIMEOUT, async |db| db.rows(&sql, &[]).await?.iter().map(read_account).collect())
+        self.db.read(BACKGROUND_TIMEOUT, async |db| db.rows(&sql, &[]).await?.iter().map(read_account).collect())
     }
 
     // The tokens exist nowhere else, so the writes of tokens are worth a long wait.
@@ -50,7 +50,7 @@ impl<D: Database> AccountStore for StoredKeys<D> {
                    RETURNING version";
         let StoredAccount { key, target, issuer, sealed, version: _, refreshing_since: _, connected_at } = account;
         let connected_ms = connected_at.as_millisecond();
-        self.0.repeatable_transaction(BACKGROUND_TIMEOUT, async |db| {
+        self.db.repeatable_transaction(BACKGROUND_TIMEOUT, async |db| {
             let values = values![&key.server, &key.holder, target, issuer, sealed, random_version(), connected_ms];
             let row = db.first(sql, values).await?;
             row.ok_or_else(|| StoreError::Database("the version of an account was not returned".into()))?.get(0)
@@ -63,7 +63,7 @@ impl<D: Database> AccountStore for StoredKeys<D> {
         let sql = "UPDATE accounts SET refreshing_ms = ?4, refresh_id = ?5
                    WHERE server = ?1 AND holder = ?2 AND version = ?3 AND (refreshing_ms IS NULL OR refresh_id = ?5)";
         let id = new_id();
-        self.0.repeatable_transaction(REQUEST_TIMEOUT, async |db| {
+        self.db.repeatable_transaction(REQUEST_TIMEOUT, async |db| {
             Ok(db.execute(sql, values![server, holder, version, now.as_millisecond(), &id]).await? == 1)
         })
     }
@@ -74,7 +74,7 @@ impl<D: Database> AccountStore for StoredKeys<D> {
         let sql = "UPDATE accounts SET sealed = ?4, version = ?5,
                                        refreshing_ms = CASE WHEN version = ?3 THEN NULL ELSE refreshing_ms END
                    WHERE server = ?1 AND holder = ?2 AND (version = ?3 OR (version = ?5 AND sealed = ?4))";
-        self.0.repeatable_transaction(BACKGROUND_TIMEOUT, async |db| {
+        self.db.repeatable_transaction(BACKGROUND_TIMEOUT, async |db| {
             Ok(db.execute(sql, values![server, holder, version, sealed, version + 1]).await? == 1)
         })
     }
@@ -82,23 +82,24 @@ impl<D: Database> AccountStore for StoredKeys<D> {
     // A repetition could take back the mark of another node.
     fn cancel_refresh(&self, key: &AccountKey, version: i64) -> Result<(), StoreError> {
         let sql = "UPDATE accounts SET refreshing_ms = NULL WHERE server = ?1 AND holder = ?2 AND version = ?3";
-        self.0.write(async |db| db.write(sql, values![&key.server, &key.holder, version]).await.map(drop))
+        self.db.write(async |db| db.write(sql, values![&key.server, &key.holder, version]).await.map(drop))
     }
 
     fn remove_account(&self, key: &AccountKey) -> Result<bool, StoreError> {
         let sql = "DELETE FROM accounts WHERE server = ?1 AND holder = ?2";
-        self.0.write(async |db| Ok(db.write(sql, values![&key.server, &key.holder]).await? == 1))
+        self.db.write(async |db| Ok(db.write(sql, values![&key.server, &key.holder]).await? == 1))
     }
 
     fn registration(&self, issuer: &str) -> Result<Option<String>, StoreError> {
         let sql = "SELECT sealed FROM registrations WHERE issuer = ?1";
-        self.0.read(REQUEST_TIMEOUT, async |db| db.first(sql, values![issuer]).await?.map(|row| row.get(0)).transpose())
+        self.db
+            .read(REQUEST_TIMEOUT, async |db| db.first(sql, values![issuer]).await?.map(|row| row.get(0)).transpose())
     }
 
     fn put_registration(&self, issuer: &str, sealed: &str) -> Result<(), StoreError> {
         let sql = "INSERT INTO registrations (issuer, sealed) VALUES (?1, ?2)
                    ON CONFLICT (issuer) DO UPDATE SET sealed = excluded.sealed";
-        self.0.repeatable_transaction(BACKGROUND_TIMEOUT, async |db| {
+        self.db.repeatable_transaction(BACKGROUND_TIMEOUT, async |db| {
             db.execute(sql, values![issuer, sealed]).await.map(drop)
         })
     }

@@ -1,6 +1,6 @@
 //! Keys, sign-ins and codes.
 
-use std::sync::Arc;
+use std::{slice, sync::Arc};
 
 use jiff::Timestamp;
 
@@ -101,8 +101,10 @@ pub(crate) async fn list_holders<S: Sql>(db: &S) -> Result<Holders, StoreError> 
     Ok(Holders::new(roles.into_iter(), list_people(db).await?.iter()))
 }
 
-pub(crate) async fn touch_key<S: Sql>(db: &S, id: &str, at: Timestamp) -> Result<(), StoreError> {
-    db.write("UPDATE api_keys SET last_used_at = ?2 WHERE id = ?1", values![id, &at.to_string()]).await.map(drop)
+/// Returns `true` if the key exists and, if given, has the revocation time.
+async fn has_key<S: Sql>(db: &S, id: &str, revoked_at: Option<&str>) -> Result<bool, StoreError> {
+    let sql = "SELECT 1 FROM api_keys WHERE id = ?1 AND (CAST(?2 AS TEXT) IS NULL OR revoked_at = ?2)";
+    Ok(db.first(sql, values![id, revoked_at]).await?.is_some())
 }
 
 impl<D: Database> Credentials for StoredKeys<D> {
@@ -112,54 +114,82 @@ impl<D: Database> Credentials for StoredKeys<D> {
         let [created, used, revoked] =
             [Some(key.created_at), key.last_used_at, key.revoked_at].map(|at| at.map(|at| at.to_string()));
         let creators = (!key.created_by.is_empty()).then(|| serde_json::to_string(&key.created_by)).transpose()?;
-        self.0.transaction(async |db| {
-            let values = values![
-                &key.id,
-                &key.name,
-                key.role.as_str(),
-                hash,
-                created.as_ref(),
-                used.as_ref(),
-                revoked.as_ref(),
-                key.owner.as_ref(),
-                creators.as_ref(),
-            ];
-            db.execute(sql, values).await?;
-            db.append_entry(KEY_CREATED, actor, &key_details(db, &key.id, &EndedRights::default()).await?).await
-        })
+        self.db.confirmed_transaction(
+            async |db| {
+                let values = values![
+                    &key.id,
+                    &key.name,
+                    key.role.as_str(),
+                    hash,
+                    created.as_ref(),
+                    used.as_ref(),
+                    revoked.as_ref(),
+                    key.owner.as_ref(),
+                    creators.as_ref(),
+                ];
+                db.execute(sql, values).await?;
+                db.append_entry(KEY_CREATED, actor, &key_details(db, &key.id, &EndedRights::default()).await?).await?;
+                Ok(true)
+            },
+            async |db| has_key(db, &key.id, None).await,
+        )?;
+        self.update_copy(|copy| copy.put_key(*hash, key.clone()));
+        Ok(())
     }
 
     fn list(&self) -> Result<Vec<ApiKey>, StoreError> {
-        let keys = self.0.read(BACKGROUND_TIMEOUT, async |db| list_keys(db).await)?;
+        let keys = self.db.read(BACKGROUND_TIMEOUT, async |db| list_keys(db).await)?;
         Ok(keys.into_iter().map(|(key, _)| key).collect())
     }
 
     fn holders(&self) -> Result<Holders, StoreError> {
-        self.newest_holders()
+        self.copy.as_ref().map_or_else(|| self.newest_holders(), |copy| copy.holders())
     }
 
     fn newest_holders(&self) -> Result<Holders, StoreError> {
-        self.0.read(REQUEST_TIMEOUT, async |db| list_holders(db).await)
+        self.db.read(REQUEST_TIMEOUT, async |db| list_holders(db).await)
     }
 
     fn find(&self, hash: &SecretHash) -> Result<Option<(ApiKey, SecretHash)>, StoreError> {
+        if let Some(copy) = &self.copy
+            && let Some(found) = copy.find_key(hash)?
+        {
+            return Ok(Some(found));
+        }
         let sql = format!("{SELECT_KEYS} WHERE hash = ?1");
-        self.0.read(REQUEST_TIMEOUT, async |db| db.first(&sql, values![hash]).await?.as_ref().map(read_key).transpose())
+        let found = self.db.read(REQUEST_TIMEOUT, async |db| {
+            db.first(&sql, values![hash]).await?.as_ref().map(read_key).transpose()
+        })?;
+        if let Some((key, hash)) = &found {
+            self.update_copy(|copy| copy.add_key(*hash, key.clone()));
+        }
+        Ok(found)
     }
 
     fn revoke_by(&self, id: &str, now: Timestamp, actor: &str) -> Result<bool, StoreError> {
-        self.0.transaction(async |db| {
-            let Some(ended) = revoke_key(db, id, now).await? else { return Ok(false) };
-            db.append_entry(KEY_REVOKED, actor, &key_details(db, id, &ended).await?).await?;
-            Ok(true)
-        })
+        let revoked_at = now.to_string();
+        let is_revoked = self.db.confirmed_transaction(
+            async |db| {
+                let Some(ended) = revoke_key(db, id, now).await? else { return Ok(false) };
+                db.append_entry(KEY_REVOKED, actor, &key_details(db, id, &ended).await?).await?;
+                Ok(true)
+            },
+            async |db| has_key(db, id, Some(&revoked_at)).await,
+        )?;
+        if is_revoked {
+            self.update_copy(|copy| copy.revoke_key(id, now));
+        }
+        Ok(is_revoked)
     }
 
     fn touch(&self, key: &ApiKey, now: Timestamp) -> Result<(), StoreError> {
-        if !is_touch_due(key, now) {
+        if !is_touch_due(key, now) || self.copy.as_ref().is_some_and(|copy| !copy.touch_key(&key.id, now)) {
             return Ok(());
         }
-        self.0.write(async |db| touch_key(db, &key.id, now).await)
+        let sql = "UPDATE api_keys SET last_used_at = ?2 WHERE id = ?1";
+        let (id, at) = (key.id.clone(), now.to_string());
+        // A thread per key would wait for a server that has stopped answering.
+        self.db.write_in_background(async move |db| db.write(sql, values![&id, &at]).await.map(drop))
     }
 
     fn put_code(
@@ -173,7 +203,7 @@ impl<D: Database> Credentials for StoredKeys<D> {
                    ON CONFLICT (hash) DO NOTHING";
         let now = now.as_millisecond();
         let session = session.map(serde_json::to_string).transpose()?;
-        self.0.repeatable_transaction(BACKGROUND_TIMEOUT, async |db| {
+        self.db.repeatable_transaction(BACKGROUND_TIMEOUT, async |db| {
             db.execute("DELETE FROM sign_in_codes WHERE expires_ms < ?1", values![now - DAY_MS]).await?;
             db.execute(sql, values![hash, now, expires_at.as_millisecond(), session.as_ref()]).await.map(drop)
         })
@@ -181,7 +211,7 @@ impl<D: Database> Credentials for StoredKeys<D> {
 
     fn code(&self, hash: &SecretHash) -> Result<Option<StoredCode>, StoreError> {
         let sql = "SELECT session, expires_ms, used_ms FROM sign_in_codes WHERE hash = ?1";
-        self.0.read(REQUEST_TIMEOUT, async |db| {
+        self.db.read(REQUEST_TIMEOUT, async |db| {
             let Some(row) = db.first(sql, values![hash]).await? else { return Ok(None) };
             Ok(Some(StoredCode {
                 session: row.get::<Option<&str>>(0)?.map(parse_session).transpose()?,
@@ -194,7 +224,7 @@ impl<D: Database> Credentials for StoredKeys<D> {
     fn code_sessions(&self, now: Timestamp) -> Result<Vec<(SecretHash, ProviderSession)>, StoreError> {
         let sql = "SELECT hash, session FROM sign_in_codes
                    WHERE session IS NOT NULL AND used_ms IS NULL AND expires_ms > ?1";
-        self.0.read(REQUEST_TIMEOUT, async |db| {
+        self.db.read(REQUEST_TIMEOUT, async |db| {
             let rows = db.rows(sql, values![now.as_millisecond()]).await?;
             rows.iter().map(|row| Ok((row.get(0)?, parse_session(row.get(1)?)?))).collect()
         })
@@ -206,7 +236,7 @@ impl<D: Database> Credentials for StoredKeys<D> {
             "INSERT INTO sign_ins (id, cookie, key, name, role, key_id, owner, last_used_ms, session, refreshed_ms)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) ON CONFLICT (id) DO NOTHING";
         let session = session.as_ref().map(serde_json::to_string).transpose()?;
-        self.0.repeatable_transaction(REQUEST_TIMEOUT, async |db| {
+        self.db.repeatable_transaction(REQUEST_TIMEOUT, async |db| {
             forget_sign_ins(db, ended).await?;
             let values = values![
                 id,
@@ -221,32 +251,51 @@ impl<D: Database> Credentials for StoredKeys<D> {
                 refreshed_at.map(Timestamp::as_millisecond),
             ];
             db.execute(sql, values).await.map(drop)
-        })
+        })?;
+        self.update_copy(|copy| copy.remove_sign_ins(ended));
+        Ok(())
     }
 
     fn sign_in(&self, id: &SecretHash) -> Result<Option<SignIn>, StoreError> {
+        if let Some(copy) = &self.copy
+            && let Some(found) = copy.find_sign_in(id)?
+        {
+            return Ok(Some(found));
+        }
+        // A sign-in without a known version may be newer than the last refresh, and is not copied yet.
+        let version = self.copy.as_ref().and_then(|copy| copy.sign_in_version(id));
         let sql = format!("{SELECT_SIGN_INS} AND s.id = ?1");
-        self.0
-            .read(REQUEST_TIMEOUT, async |db| db.first(&sql, values![id]).await?.as_ref().map(read_sign_in).transpose())
+        let found = self.db.read(REQUEST_TIMEOUT, async |db| {
+            db.first(&sql, values![id]).await?.as_ref().map(read_sign_in).transpose()
+        })?;
+        if let (Some(sign_in), Some(version)) = (&found, version) {
+            self.update_copy(|copy| copy.add_sign_in(version, sign_in.clone()));
+        }
+        Ok(found)
     }
 
     fn sign_ins(&self) -> Result<Vec<SignIn>, StoreError> {
-        self.0.read(REQUEST_TIMEOUT, async |db| db.rows(SELECT_SIGN_INS, &[]).await?.iter().map(read_sign_in).collect())
+        self.db
+            .read(REQUEST_TIMEOUT, async |db| db.rows(SELECT_SIGN_INS, &[]).await?.iter().map(read_sign_in).collect())
     }
 
     fn use_sign_in(&self, id: &SecretHash, at: Timestamp) -> Result<(), StoreError> {
         let sql = "UPDATE sign_ins SET last_used_ms = ?2 WHERE id = ?1";
-        self.0.write(async |db| db.write(sql, values![id, at.as_millisecond()]).await.map(drop))
+        self.db.write(async |db| db.write(sql, values![id, at.as_millisecond()]).await.map(drop))?;
+        self.update_copy(|copy| copy.remove_sign_ins(slice::from_ref(id)));
+        Ok(())
     }
 
     fn forget_sign_ins(&self, ended: &[SecretHash]) -> Result<(), StoreError> {
-        self.0.repeatable_transaction(REQUEST_TIMEOUT, async |db| forget_sign_ins(db, ended).await)
+        self.db.repeatable_transaction(REQUEST_TIMEOUT, async |db| forget_sign_ins(db, ended).await)?;
+        self.update_copy(|copy| copy.remove_sign_ins(ended));
+        Ok(())
     }
 
     // The row does not record who took the code. After a lost answer the code is used up, and perhaps nobody got it.
     fn take_code(&self, hash: &SecretHash, now: Timestamp) -> Result<CodeOutcome, StoreError> {
         let sql = "UPDATE sign_in_codes SET used_ms = ?2 WHERE hash = ?1 AND used_ms IS NULL AND expires_ms > ?2";
-        self.0.write(async |db| {
+        self.db.write(async |db| {
             if db.write(sql, values![hash, now.as_millisecond()]).await? == 1 {
                 return Ok(CodeOutcome::Accepted);
             }
@@ -260,11 +309,11 @@ impl<D: Database> Credentials for StoredKeys<D> {
     }
 
     fn ensure_token_key(&self, new: &str) -> Result<String, StoreError> {
-        self.0.write(async |db| facts::ensure(db, TOKEN_KEY_FACT, new).await)
+        self.db.write(async |db| facts::ensure(db, TOKEN_KEY_FACT, new).await)
     }
 
     fn replace_token_key(&self, new: &str) -> Result<(), StoreError> {
-        self.0.repeatable_transaction(BACKGROUND_TIMEOUT, async |db| facts::set(db, TOKEN_KEY_FACT, Some(new)).await)
+        self.db.repeatable_transaction(BACKGROUND_TIMEOUT, async |db| facts::set(db, TOKEN_KEY_FACT, Some(new)).await)
     }
 }
 

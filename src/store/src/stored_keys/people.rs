@@ -1,6 +1,6 @@
 //! People of an identity provider, their sessions, and the absences of all people.
 
-use std::sync::Arc;
+use std::{slice, sync::Arc};
 
 use jiff::Timestamp;
 use serde_json::json;
@@ -48,17 +48,23 @@ pub(crate) async fn list_people<S: Sql>(db: &S) -> Result<Vec<StoredPerson>, Sto
 impl<D: Database> People for StoredKeys<D> {
     fn person(&self, name: &str) -> Result<Option<StoredPerson>, StoreError> {
         let sql = format!("{SELECT_PEOPLE} WHERE name = ?1");
-        self.0.read(REQUEST_TIMEOUT, async |db| {
+        let person = self.db.read(REQUEST_TIMEOUT, async |db| {
             db.first(&sql, values![name]).await?.as_ref().map(read_person).transpose()
-        })
+        })?;
+        if let Some(person) = &person {
+            self.update_copy(|copy| copy.put_person(person));
+        }
+        Ok(person)
     }
 
     fn people(&self) -> Result<Vec<StoredPerson>, StoreError> {
-        self.0.read(BACKGROUND_TIMEOUT, async |db| list_people(db).await)
+        self.db.read(BACKGROUND_TIMEOUT, async |db| list_people(db).await)
     }
 
     fn put_person(&self, person: &StoredPerson) -> Result<(), StoreError> {
-        self.0.repeatable_transaction(REQUEST_TIMEOUT, async |db| put_person(db, person).await)
+        self.db.repeatable_transaction(REQUEST_TIMEOUT, async |db| put_person(db, person).await)?;
+        self.update_copy(|copy| copy.put_person(person));
+        Ok(())
     }
 
     fn renew_session(
@@ -67,7 +73,7 @@ impl<D: Database> People for StoredKeys<D> {
         session: &ProviderSession,
         person: Option<&StoredPerson>,
     ) -> Result<(), StoreError> {
-        self.0.repeatable_transaction(BACKGROUND_TIMEOUT, async |db| {
+        self.db.repeatable_transaction(BACKGROUND_TIMEOUT, async |db| {
             if let Some(person) = person {
                 put_person(db, person).await?;
                 if person.role.is_none() {
@@ -76,19 +82,29 @@ impl<D: Database> People for StoredKeys<D> {
             }
             let session = serde_json::to_string(session)?;
             db.execute("UPDATE sign_ins SET session = ?2 WHERE id = ?1", values![id, &session]).await.map(drop)
-        })
+        })?;
+        self.update_copy(|copy| {
+            copy.remove_sign_ins(slice::from_ref(id));
+            if let Some(person) = person {
+                copy.put_person(person);
+            }
+        });
+        Ok(())
     }
 
     fn claim_refresh(&self, id: &SecretHash, last: Timestamp, now: Timestamp) -> Result<bool, StoreError> {
         let sql = "UPDATE sign_ins SET refreshed_ms = ?3 WHERE id = ?1 AND refreshed_ms = ?2";
-        self.0.write(async |db| Ok(db.write(sql, values![id, last.as_millisecond(), now.as_millisecond()]).await? == 1))
+        let values = values![id, last.as_millisecond(), now.as_millisecond()];
+        let is_claimed = self.db.write(async |db| Ok(db.write(sql, values).await? == 1))?;
+        self.update_copy(|copy| copy.remove_sign_ins(slice::from_ref(id)));
+        Ok(is_claimed)
     }
 
     fn revoke_person(&self, name: &str, now: Timestamp) -> Result<u64, StoreError> {
         let sql = "INSERT INTO people (name, claims, updated_ms, revoked_ms) VALUES (?1, ?2, ?3, ?3)
                    ON CONFLICT (name) DO UPDATE SET revoked_ms = coalesce(people.revoked_ms, excluded.revoked_ms)";
         let no_claims = serde_json::to_string(&Claims { json: "{}".to_owned(), ..Claims::default() })?;
-        self.0.transaction(async |db| {
+        let ended_count = self.db.transaction(async |db| {
             db.execute(sql, values![name, &no_claims, now.as_millisecond()]).await?;
             let ended_count = end_sign_ins(db, name).await?;
             let servers = remove_accounts_of(db, name).await?;
@@ -96,11 +112,16 @@ impl<D: Database> People for StoredKeys<D> {
             let details = json!({ "person": name, "signIns": ended_count, "accounts": servers, "absences": absences });
             db.append_entry(PERSON_REVOKED, TERMINAL, &details.to_string()).await?;
             Ok(ended_count)
-        })
+        })?;
+        if self.copy.is_some() {
+            // Reading the person updates the copy.
+            self.person(name)?;
+        }
+        Ok(ended_count)
     }
 
     fn absences(&self) -> Result<Vec<Absence>, StoreError> {
-        self.0.read(REQUEST_TIMEOUT, async |db| list_absences(db).await)
+        self.db.read(REQUEST_TIMEOUT, async |db| list_absences(db).await)
     }
 
     fn put_absence(&self, absence: &Absence) -> Result<(), StoreError> {
@@ -110,7 +131,7 @@ impl<D: Database> People for StoredKeys<D> {
         let Absence { deputy, until, .. } = absence;
         let (row, key_id) = (absence_hash(&body), &absence.person.key_id);
         let details = json!({ "person": person, "deputy": deputy, "until": until, "keyId": key_id, "row": row });
-        self.0.transaction(async |db| {
+        self.db.transaction(async |db| {
             db.execute(sql, values![&person, &body]).await?;
             db.append_entry(ABSENCE_STARTED, &absence.person.name, &details.to_string()).await
         })
@@ -118,7 +139,7 @@ impl<D: Database> People for StoredKeys<D> {
 
     fn end_absence(&self, person: &str, actor: &str) -> Result<bool, StoreError> {
         let person = person_key(person);
-        self.0.transaction(async |db| {
+        self.db.transaction(async |db| {
             if db.execute("DELETE FROM absences WHERE person = ?1", values![&person]).await? == 0 {
                 return Ok(false);
             }
@@ -137,7 +158,7 @@ impl<D: Database> People for StoredKeys<D> {
         codes: &[SecretHash],
     ) -> Result<bool, StoreError> {
         let sql = "INSERT INTO used_tokens (hash, expires_ms) VALUES (?1, ?2) ON CONFLICT (hash) DO NOTHING";
-        self.0.transaction(async |db| {
+        let is_first_use = self.db.transaction(async |db| {
             db.execute("DELETE FROM used_tokens WHERE expires_ms < ?1", values![now.as_millisecond()]).await?;
             let is_first_use = db.execute(sql, values![hash, expires_at.as_millisecond()]).await? == 1;
             if is_first_use {
@@ -145,7 +166,9 @@ impl<D: Database> People for StoredKeys<D> {
                 forget_unused_codes(db, codes).await?;
             }
             Ok(is_first_use)
-        })
+        })?;
+        self.update_copy(|copy| copy.remove_sign_ins(ended));
+        Ok(is_first_use)
     }
 }
 

@@ -18,7 +18,7 @@ impl<D: Database> RuleCountStore for StoredKeys<D> {
                        allowed = rule_counts.allowed + excluded.allowed,
                        reviewed = rule_counts.reviewed + excluded.reviewed,
                        denied = rule_counts.denied + excluded.denied";
-        self.0.transaction(async |db| {
+        self.db.transaction(async |db| {
             for HourlyRuleCount { rule, hour, totals } in counts {
                 let VerdictTotals { allowed, reviewed, denied } = *totals;
                 db.execute(sql, values![hour.as_millisecond(), rule, allowed, reviewed, denied]).await?;
@@ -35,7 +35,7 @@ impl<D: Database> RuleCountStore for StoredKeys<D> {
         let read = |row: &Row| {
             Ok((row.get(0)?, VerdictTotals { allowed: row.get(1)?, reviewed: row.get(2)?, denied: row.get(3)? }))
         };
-        self.0.read(REQUEST_TIMEOUT, async |db| {
+        self.db.read(REQUEST_TIMEOUT, async |db| {
             let rows = db.rows(sql, values![since.as_millisecond()]).await?;
             let mut totals = rows.iter().map(read).collect::<Result<Vec<(String, _)>, StoreError>>()?;
             totals.sort_by(|(one, _), (other, _)| one.cmp(other));

@@ -23,18 +23,18 @@ pub(super) fn pruning_request(
         let left = countersign_domain::changes::retention::redact(change, time_at(900));
         let body = serde_json::to_string(&left).unwrap();
         let details = json!({ "version": left.version, "changeHash": body_hash(&body) }).to_string();
-        Redaction { id: left.id.clone(), version: left.version, state: left.state, body, details }
+        PrunedChange { id: left.id.clone(), version: left.version, state: left.state, body: Some(body), details }
     };
-    let deletion = |(id, version, state): &(String, u64, ChangeState)| Deletion {
+    let deletion = |(id, version, state): &(String, u64, ChangeState)| PrunedChange {
         id: id.clone(),
         version: *version,
         state: *state,
+        body: None,
         details: "{}".into(),
     };
     Pruning {
         at: time_at(900),
-        redactions: contents.iter().map(redaction).collect(),
-        deletions: changes.iter().map(deletion).collect(),
+        changes: contents.iter().map(redaction).chain(changes.iter().map(deletion)).collect(),
         events_to,
         events_details: "{}".into(),
     }

@@ -1,7 +1,5 @@
 //! Copies the tracker's data from one database into another, row by row, in one transaction of the target database.
 
-use std::sync::Arc;
-
 use super::{FILE_NAME, Storage, TrackerError};
 use crate::db::{Cell, Db, DbResult, Row, Value};
 use countersign_domain::changes::digest::PartHasher;
@@ -140,8 +138,7 @@ pub fn copy_data(
     {
         return Ok(Some(0));
     }
-    let source = Storage::open(from, Arc::new(|_| {}), |_, _| Ok(()))?;
-    let target = Storage::open(to, Arc::new(|_| {}), |_, _| Ok(()))?;
+    let (source, target) = (Storage::open(from, |_, _| Ok(()))?, Storage::open(to, |_, _| Ok(()))?);
     source.with_transaction(|from| {
         target.with_transaction(|to| {
             if count(to)? > 0 {

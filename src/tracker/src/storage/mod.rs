@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, broadcast};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -19,6 +19,7 @@ use super::{
     uri::ChangedResources,
 };
 use countersign_protocol::{ErrorKind, McpError};
+use countersign_provider::{List, ProviderEvent};
 use countersign_runtime::background;
 use countersign_store::{ModuleStorage, StoreError};
 
@@ -61,8 +62,20 @@ impl From<DbError> for TrackerError {
     }
 }
 
-/// Receives the resources that a write changed, once it is durable.
-pub(super) type Announce = Arc<dyn Fn(ChangedResources) + Send + Sync>;
+/// The maximum number of events that are held for a slow receiver. A receiver that misses events reads everything
+/// again.
+const EVENT_CAPACITY: usize = 1024;
+
+/// Announces the resources that a write changed, once it is durable.
+fn announce(events: &broadcast::Sender<ProviderEvent>, ChangedResources { uris, list_changed }: ChangedResources) {
+    // Sending fails only if there is no receiver.
+    if !uris.is_empty() {
+        let _ = events.send(ProviderEvent::ResourcesUpdated(uris));
+    }
+    if list_changed {
+        let _ = events.send(ProviderEvent::ListChanged(List::Resources));
+    }
+}
 
 /// The kind of a read, which decides where it runs and whether it runs in a transaction.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -76,19 +89,18 @@ pub(super) enum ReadKind {
 }
 
 /// The open database, with the limits of its use.
-pub(super) struct Storage(Arc<StorageParts>);
-
-struct StorageParts {
+pub(super) struct Storage {
     database: Database,
-    announce: Announce,
+    events: broadcast::Sender<ProviderEvent>,
     /// The only permit for writes. Waiting for it occupies no thread of the blocking pool.
     write_permit: Arc<Semaphore>,
     slow_read_permits: Arc<Semaphore>,
 }
 
+#[derive(Clone)]
 enum Database {
     Sqlite(Arc<SqliteDatabase>),
-    Postgres(PostgresDatabase),
+    Postgres(Arc<PostgresDatabase>),
 }
 
 impl Storage {
@@ -99,25 +111,29 @@ impl Storage {
     /// Fails if a file or a connection fails, or the schema is of a newer version.
     pub fn open(
         location: &ModuleStorage,
-        announce: Announce,
         fill: impl FnOnce(Db<'_>, bool) -> DbResult<()>,
     ) -> Result<Self, TrackerError> {
+        let (events, _) = broadcast::channel(EVENT_CAPACITY);
         let (database, slow_reads) = match location {
             ModuleStorage::Directory(dir) => {
                 (Database::Sqlite(Arc::new(SqliteDatabase::open(dir, fill)?)), sqlite::MAX_SLOW_READS)
             }
             ModuleStorage::Postgres { tables, dir } => {
                 let file = dir.as_deref().map(|dir| dir.join(FILE_NAME));
-                let server =
-                    PostgresDatabase::open(Arc::clone(tables), Arc::clone(&announce), |db, is_new| match &file {
-                        Some(file) if is_new && file.exists() => import(file, db).and_then(|()| fill(db, false)),
-                        _ => fill(db, is_new),
-                    })?;
-                (Database::Postgres(server), postgres::MAX_SLOW_READS)
+                let server = PostgresDatabase::open(Arc::clone(tables), events.clone(), |db, is_new| match &file {
+                    Some(file) if is_new && file.exists() => import(file, db).and_then(|()| fill(db, false)),
+                    _ => fill(db, is_new),
+                })?;
+                (Database::Postgres(Arc::new(server)), postgres::MAX_SLOW_READS)
             }
         };
         let (write_permit, slow_read_permits) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(slow_reads)));
-        Ok(Self(Arc::new(StorageParts { database, announce, write_permit, slow_read_permits })))
+        Ok(Self { database, events, write_permit, slow_read_permits })
+    }
+
+    /// Subscribes to the announcements of changed resources.
+    pub fn events(&self) -> broadcast::Receiver<ProviderEvent> {
+        self.events.subscribe()
     }
 
     /// Runs a read. A short read of a file runs on the caller's thread.
@@ -127,7 +143,7 @@ impl Storage {
         cancel: &CancellationToken,
         read: impl FnOnce(Db<'_>) -> Result<T, McpError> + Send + 'static,
     ) -> Result<T, McpError> {
-        match (kind, &self.0.database) {
+        match (kind, &self.database) {
             (ReadKind::Slow, _) => self.read_slow(cancel, read).await,
             (_, Database::Sqlite(file)) => file.read(None, read),
             (_, Database::Postgres(server)) => server.read(kind, read).await,
@@ -144,7 +160,7 @@ impl Storage {
             // A read that is already cancelled does not begin.
             biased;
             () = cancel.cancelled() => return Err(cancelled_error()),
-            permit = Arc::clone(&self.0.slow_read_permits).acquire_owned() => permit.map_err(|_| McpError::shutting_down())?,
+            permit = Arc::clone(&self.slow_read_permits).acquire_owned() => permit.map_err(|_| McpError::shutting_down())?,
             () = tokio::time::sleep(SLOW_READ_TIMEOUT) => {
                 return Err(McpError::new(ErrorKind::Overloaded, "The tracker is busy with other searches; try again."));
             }
@@ -158,7 +174,7 @@ impl Storage {
             read(db)
         };
         let reading = async {
-            match &self.0.database {
+            match &self.database {
                 Database::Postgres(server) => server.read(ReadKind::Slow, read).await,
                 Database::Sqlite(file) => {
                     let file = Arc::clone(file);
@@ -179,17 +195,17 @@ impl Storage {
         &self,
         write: impl FnOnce(Db<'_>) -> Result<(T, ChangedResources), McpError> + Send + 'static,
     ) -> Result<T, McpError> {
-        let permit = Arc::clone(&self.0.write_permit).acquire_owned().await.map_err(|_| McpError::shutting_down())?;
-        let storage = Arc::clone(&self.0);
+        let permit = Arc::clone(&self.write_permit).acquire_owned().await.map_err(|_| McpError::shutting_down())?;
+        let (database, events) = (self.database.clone(), self.events.clone());
         let task = background::spawn_blocking(move || {
             let _permit = permit;
             // An error here rolls the transaction back.
             let write = |db: Db<'_>| write(db).map_err(mark_not_applied);
-            let (value, changed_resources) = match &storage.database {
+            let (value, changed_resources) = match database {
                 Database::Sqlite(file) => file.write(write)?,
                 Database::Postgres(server) => server.write(write)?,
             };
-            (storage.announce)(changed_resources);
+            announce(&events, changed_resources);
             Ok(value)
         });
         task.await.map_err(|_| internal_error().with("outcome", "unknown"))?
@@ -197,7 +213,7 @@ impl Storage {
 
     /// Runs one transaction on this thread, and announces nothing.
     fn with_transaction<T>(&self, run: impl FnOnce(Db<'_>) -> Result<T, TrackerError>) -> Result<T, TrackerError> {
-        match &self.0.database {
+        match &self.database {
             Database::Sqlite(file) => file.with_transaction(run),
             Database::Postgres(server) => server.with_transaction(run),
         }
@@ -236,7 +252,7 @@ mod tests {
     async fn slow_read_is_cancelled() {
         let dir = tempfile::tempdir().unwrap();
         let location = ModuleStorage::Directory(dir.path().to_owned());
-        let storage = Storage::open(&location, Arc::new(|_| {}), |_, _| Ok(())).unwrap();
+        let storage = Storage::open(&location, |_, _| Ok(())).unwrap();
         let cancel = CancellationToken::new();
         let (report_start, started) = tokio::sync::oneshot::channel();
         let endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n";

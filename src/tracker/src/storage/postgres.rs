@@ -8,16 +8,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Announce, ReadKind, TrackerError, unknown_outcome};
+use tokio::sync::broadcast;
+
+use super::{ReadKind, TrackerError, announce, unknown_outcome};
 use crate::{
     db::{Db, DbError, DbResult, internal_error, unwritten_error, values},
     uri::ChangedResources,
 };
 use countersign_protocol::McpError;
+use countersign_provider::ProviderEvent;
 use countersign_runtime::background;
 use countersign_store::{
     StoreError,
-    tables::{ModuleConnection, Tables},
+    tables::{ModuleConnection, Tables, repeat_look_up},
 };
 
 /// Schema changes in order. Never change one that was released.
@@ -29,10 +32,6 @@ pub(super) const MAX_SLOW_READS: usize = 3;
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The time without a successful poll after which announcements count as missed. They are kept for twice as long.
 const MAX_POLL_GAP: Duration = Duration::from_secs(300);
-/// The time limit for looking up the outcome of a commit.
-const LOOKUP_TIMEOUT: Duration = Duration::from_secs(20);
-/// The pause between two attempts to look up the outcome of a commit.
-const LOOKUP_RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// Begins a read. It may be idle for longer than a write, because no other node waits for it.
 const BEGIN_READ: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = 10000;
@@ -55,15 +54,16 @@ impl PostgresDatabase {
     /// Opens or creates the tables, as [`super::Storage::open`] does.
     pub fn open(
         tables: Arc<Tables>,
-        announce: Announce,
+        events: broadcast::Sender<ProviderEvent>,
         fill: impl FnOnce(Db<'_>, bool) -> DbResult<()>,
     ) -> Result<Self, TrackerError> {
         let mut connection = tables.wait_for_connection()?;
         migrate(&mut connection, fill)?;
+        let newest_id = "SELECT COALESCE(MAX(id), 0) FROM tracker_touched";
+        let last_id = Db::Postgres(&connection).query_one(newest_id, &[], |row| row.get(0))?;
         connection.commit()?;
         let node = uuid::Uuid::new_v4().simple().to_string();
-        let mut follower = Follower { tables: Arc::clone(&tables), announce, node: node.clone(), last_id: 0 };
-        follower.last_id = follower.newest_id()?;
+        let follower = Follower { tables: Arc::clone(&tables), events, node: node.clone(), last_id };
         let (stop_follower, stopped) = mpsc::channel();
         let thread = std::thread::Builder::new().name("tracker-follow".into());
         thread.spawn(move || follower.run(&stopped)).map_err(|error| StoreError::Unreachable(error.to_string()))?;
@@ -102,10 +102,13 @@ impl PostgresDatabase {
         if let Err(error) = connection.commit() {
             // A commit that the server refused was not made. If the connection ended, the outcome must be looked up.
             let StoreError::Unreachable(_) = error else { return Err(unwritten_error(error)) };
-            match self.look_up_commit(announcement) {
-                Some(true) => {}
-                Some(false) => return Err(unwritten_error(error)),
-                None => return Err(unknown_outcome(&error)),
+            match repeat_look_up(|| self.is_committed(announcement)) {
+                Ok(true) => {}
+                Ok(false) => return Err(unwritten_error(error)),
+                Err(lookup_error) => {
+                    tracing::error!(error = %lookup_error, "tracker: the outcome of a commit cannot be determined");
+                    return Err(unknown_outcome(&error));
+                }
             }
         }
         Ok((value, changed_resources))
@@ -129,30 +132,16 @@ impl PostgresDatabase {
         db.query_one(sql, values![&self.node, &uris, changed_resources.list_changed], |row| row.get(0))
     }
 
-    /// Returns `true` if the transaction with this announcement was committed, and waits until it has ended. Returns
-    /// `None` if the outcome cannot be determined.
-    fn look_up_commit(&self, announcement: i64) -> Option<bool> {
-        let look_up = || -> DbResult<bool> {
-            let mut connection = self.tables.wait_for_connection()?;
-            connection.begin(BEGIN_WRITE)?;
-            // After a failover, the server may use the id again, but only for another node: this one writes nothing
-            // meanwhile.
-            let sql = "SELECT 1 FROM tracker_touched WHERE id = ?1 AND gateway = ?2";
-            let row = Db::Postgres(&connection).query_optional(sql, values![announcement, &self.node], |_| Ok(()))?;
-            let _ = connection.commit();
-            Ok(row.is_some())
-        };
-        let deadline = Instant::now() + LOOKUP_TIMEOUT;
-        loop {
-            match look_up() {
-                Ok(is_committed) => return Some(is_committed),
-                Err(error) if Instant::now() > deadline => {
-                    tracing::error!(%error, "tracker: the outcome of a commit cannot be determined");
-                    return None;
-                }
-                Err(_) => std::thread::sleep(LOOKUP_RETRY_DELAY),
-            }
-        }
+    /// Returns `true` if the transaction with this announcement was committed, and waits until it has ended.
+    fn is_committed(&self, announcement: i64) -> DbResult<bool> {
+        let mut connection = self.tables.wait_for_connection()?;
+        connection.begin(BEGIN_WRITE)?;
+        // After a failover, the server may use the id again, but only for another node: this one writes nothing
+        // meanwhile.
+        let sql = "SELECT 1 FROM tracker_touched WHERE id = ?1 AND gateway = ?2";
+        let row = Db::Postgres(&connection).query_optional(sql, values![announcement, &self.node], |_| Ok(()))?;
+        let _ = connection.commit();
+        Ok(row.is_some())
     }
 }
 
@@ -189,18 +178,13 @@ fn migrate(
 /// Polls the announcements of other nodes, and passes them on to subscribers of this one.
 struct Follower {
     tables: Arc<Tables>,
-    announce: Announce,
+    events: broadcast::Sender<ProviderEvent>,
     node: String,
     /// The id of the last announcement that was read.
     last_id: i64,
 }
 
 impl Follower {
-    fn newest_id(&self) -> DbResult<i64> {
-        let connection = self.tables.wait_for_connection()?;
-        Db::Postgres(&connection).query_one("SELECT COALESCE(MAX(id), 0) FROM tracker_touched", &[], |row| row.get(0))
-    }
-
     fn run(mut self, stopped: &mpsc::Receiver<()>) {
         let mut polled_at = Instant::now();
         while stopped.recv_timeout(POLL_INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
@@ -208,7 +192,7 @@ impl Follower {
                 Ok(()) => {
                     if polled_at.elapsed() > MAX_POLL_GAP {
                         // The changes are not known, so clients read the list of resources again.
-                        (self.announce)(ChangedResources { uris: Vec::new(), list_changed: true });
+                        announce(&self.events, ChangedResources { uris: Vec::new(), list_changed: true });
                     }
                     polled_at = Instant::now();
                 }
@@ -228,7 +212,7 @@ impl Follower {
         for (id, node, uris, list_changed) in announcements {
             self.last_id = id;
             if node != self.node {
-                (self.announce)(ChangedResources { uris: serde_json::from_str(&uris)?, list_changed });
+                announce(&self.events, ChangedResources { uris: serde_json::from_str(&uris)?, list_changed });
             }
         }
         Ok(())

@@ -62,13 +62,6 @@ const RENEWAL: &str = "WITH renewed AS (
          (SELECT coalesce(json_agg(others), '[]')::text FROM others WHERE live) AS peers
   FROM heads";
 
-/// The outcome of a renewal.
-enum RenewalOutcome {
-    Renewed,
-    Lapsed,
-    Replaced,
-}
-
 impl Membership {
     pub(super) async fn run(self: Arc<Self>, ready: SyncSender<Result<(), StoreError>>) {
         let mut ready = Some(ready);
@@ -119,16 +112,12 @@ impl Membership {
                 self.with_timeout(self.mark_resigned(&client)).await?;
                 resignation_sent = true;
             }
-            match self.with_timeout(self.renew(&client)).await? {
-                RenewalOutcome::Renewed => {}
-                RenewalOutcome::Replaced => return Err(StoreError::Superseded),
-                RenewalOutcome::Lapsed => {
-                    tracing::warn!(
-                        "the lease of this node expired; the outcome of the changes that it was running is unknown"
-                    );
-                    self.with_timeout(self.join(&client, false)).await?;
-                    self.with_timeout(self.renew(&client)).await?;
-                }
+            if !self.with_timeout(self.renew(&client)).await? {
+                tracing::warn!(
+                    "the lease of this node expired; the outcome of the changes that it was running is unknown"
+                );
+                self.with_timeout(self.join(&client, false)).await?;
+                self.with_timeout(self.renew(&client)).await?;
             }
             if let Some(ready) = ready.take() {
                 let _ = ready.send(Ok(()));
@@ -228,8 +217,12 @@ impl Membership {
         Ok(())
     }
 
-    /// Renews the lease, and reads in the same statement what other nodes have written.
-    async fn renew(&self, client: &ClientWrapper) -> Result<RenewalOutcome, StoreError> {
+    /// Renews the lease, and reads in the same statement what other nodes have written. Returns `false` if the lease has
+    /// expired.
+    ///
+    /// # Errors
+    /// [`StoreError::Superseded`] if another process has joined with the id of this node.
+    async fn renew(&self, client: &ClientWrapper) -> Result<bool, StoreError> {
         let number = self.started_renewals.fetch_add(1, Ordering::AcqRel) + 1;
         let Introduction { url, version, configuration, certificate } = self.introduction.lock().clone();
         let epoch = signed(self.current_epoch.lock().epoch);
@@ -268,7 +261,7 @@ impl Membership {
         self.load_cluster_state(client, &row, known_heads, received_at).await?;
         let Some(joined) = row.get::<_, Option<i64>>("joined") else {
             let is_replaced = row.get::<_, Option<&str>>("process").is_some_and(|process| process != self.process);
-            return Ok(if is_replaced { RenewalOutcome::Replaced } else { RenewalOutcome::Lapsed });
+            return if is_replaced { Err(StoreError::Superseded) } else { Ok(false) };
         };
         self.current_epoch.lock().lease_end = local_lease_end(sent_at);
         self.completed_renewals.send_replace(number);
@@ -277,7 +270,7 @@ impl Membership {
             tracing::info!(node = self.id, "this node has become the leader");
             self.is_leader.store(true, Ordering::Release);
         }
-        Ok(RenewalOutcome::Renewed)
+        Ok(true)
     }
 
     /// Takes over what a renewal has read of the store and of other nodes. `known_heads` are the heads whose entry it
