@@ -13,9 +13,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    CallOrigin, OutgoingCall,
-    actor::Execute,
-    may_be_processed,
+    CallOrigin, OutgoingCall, may_be_processed,
     rounds::{InputRounds, MAX_QUESTIONS, MAX_ROUNDS, RoundError},
 };
 use crate::{
@@ -39,14 +37,24 @@ use countersign_provider::{
 /// with it answers with them.
 const SDK_LOSS_CODES: [i64; 2] = [-32000, -32001];
 
-/// Runs the change on the upstreams' thread until its sender no longer waits.
+/// A call of an approved change.
+pub(crate) struct ApprovedCall {
+    /// The name of the tool that clients use.
+    pub tool: Box<str>,
+    pub arguments: Box<RawValue>,
+    pub context: CallContext,
+    /// Cancelled when the Executor no longer waits for the result.
+    pub dropped: CancellationToken,
+}
+
+/// Runs the change once, until nobody waits for its result any more.
 ///
 /// # Errors
 /// As [`countersign_provider::Provider::call`]; `data.outcome` tells whether it may have been applied. `INPUT_REQUIRED`
 /// if the tool needs an answer from a person.
-pub(crate) async fn execute_change(upstream: &Arc<Upstream>, execute: Execute) -> Result<ToolResult, McpError> {
-    let Execute { tool, arguments, context, dropped } = execute;
-    let work = call_tool(upstream, &tool, &arguments, &context);
+pub(crate) async fn execute_change(upstream: Arc<Upstream>, call: ApprovedCall) -> Result<ToolResult, McpError> {
+    let ApprovedCall { tool, arguments, context, dropped } = call;
+    let work = call_tool(&upstream, &tool, &arguments, &context);
     tokio::select! {
         result = work => result,
         () = context.cancel.cancelled() => Err(cancelled_error()),

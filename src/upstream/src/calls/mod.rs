@@ -1,9 +1,9 @@
 //! Sends calls: acquires a slot, an endpoint and a link, and waits for the answer. [`Upstream::send_with_retries`]
 //! alone decides which calls are sent again: calls that certainly were not executed and, once, calls that only read.
 
-pub(crate) mod actor;
-mod execute;
+pub(crate) mod execute;
 mod lease;
+mod open_link;
 pub mod rounds;
 mod task;
 

@@ -9,7 +9,6 @@ use std::{
     time::Duration,
 };
 
-use actix::ArbiterHandle;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -71,8 +70,6 @@ pub(crate) struct PersonalUpstreams {
     /// The holder of the account with which the offered lists were read.
     list_holder: Mutex<Option<AccountHolder>>,
     pub(crate) connectors: ConnectorFactory,
-    /// The thread of all upstreams.
-    pub(crate) thread: ArbiterHandle,
 }
 
 struct OpenUpstream {
@@ -88,13 +85,12 @@ impl OpenUpstream {
 }
 
 impl PersonalUpstreams {
-    pub(crate) fn new(is_required: bool, connectors: ConnectorFactory, thread: ArbiterHandle) -> Self {
+    pub(crate) fn new(is_required: bool, connectors: ConnectorFactory) -> Self {
         Self {
             is_required: AtomicBool::new(is_required),
             open: Mutex::default(),
             list_holder: Mutex::default(),
             connectors,
-            thread,
         }
     }
 
@@ -134,12 +130,9 @@ impl PersonalUpstreams {
         upstream
     }
 
-    /// Closes the upstream of a person after its calls. Later calls open another one.
-    pub(crate) fn retire(&self, holder: &AccountHolder) {
-        let retired = self.open.lock().remove(holder);
-        if let Some(retired) = retired {
-            self.thread.spawn(retired.upstream.drain());
-        }
+    /// Removes the upstream of a person, so that later calls open another one.
+    pub(crate) fn remove(&self, holder: &AccountHolder) -> Option<Arc<Upstream>> {
+        self.open.lock().remove(holder).map(|entry| entry.upstream)
     }
 
     /// Closes the upstreams that nobody has used for a while, except the one with which the lists are read.

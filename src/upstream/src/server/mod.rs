@@ -10,6 +10,7 @@ mod metrics;
 pub(crate) mod pool;
 pub(crate) mod resource_watches;
 pub mod status;
+mod thread;
 
 use std::{
     borrow::Cow,
@@ -20,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-use actix::Addr;
+use actix::ArbiterHandle;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -74,10 +75,7 @@ pub enum Phase {
 /// The name of the only tool of a server whose account nobody has connected.
 pub const CONNECT_TOOL: &str = "connect";
 
-/// Performs an upstream's long-running work on the upstreams' thread. Its messages are in `calls` and `upkeep`.
-pub struct UpstreamActor(pub Arc<Upstream>);
-
-/// An upstream server. Reading it is cheap on any thread; long-running work happens in its actor.
+/// An upstream server. Reading it is cheap on any thread; long-running work happens on the thread of all upstreams.
 pub struct Upstream {
     pub config: Arc<UpstreamConfig>,
     /// The fingerprint of the command or addresses.
@@ -123,7 +121,8 @@ pub struct Upstream {
     /// `None` unless the configuration enables the cache.
     cache: Option<Cache>,
     pub(super) events: broadcast::Sender<ProviderEvent>,
-    pub(super) actor: OnceLock<Addr<UpstreamActor>>,
+    /// The thread of all upstreams. It is set when this upstream is started.
+    pub(super) thread: OnceLock<ArbiterHandle>,
     pub(super) metrics: UpstreamMetrics,
     pub(super) stop: CancellationToken,
 }
@@ -176,7 +175,7 @@ impl Upstream {
             resource_watches: ResourceWatches::default(),
             cache: config.cache.then(Cache::default),
             events: broadcast::channel(EVENT_BUFFER).0,
-            actor: OnceLock::new(),
+            thread: OnceLock::new(),
             metrics: if is_personal {
                 UpstreamMetrics::for_person(&config.name)
             } else {

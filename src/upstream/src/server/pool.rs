@@ -27,7 +27,7 @@ const FOLLOW_UP_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 /// The key of a group of interchangeable links.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PoolKey {
-    /// The connection without capabilities, shared by all callers. The pool holds it only at replicas for which the actor does
+    /// The connection without capabilities, shared by all callers. The pool holds it only at replicas for which `upkeep` does
     /// not maintain it.
     Common,
     /// A link whose clients cannot be asked anything, but which declares extensions.
@@ -124,7 +124,7 @@ pub enum LeaseOutcome<'a> {
     Leased(Lease<'a>),
     /// The link is being opened. The caller must try again after that.
     AlreadyOpening(OpeningReceiver),
-    /// The caller must request the link from the actor, and then try again.
+    /// The caller must have the link opened, and then try again.
     MustOpen {
         id: u64,
         result_sender: OpeningSender,

@@ -197,7 +197,7 @@ impl Upstream {
         let state = self.breaker_state();
         let state_of_server = self.configured_upstream().map_or(state, |configured| configured.breaker_state());
         countersign_telemetry::metrics::set_breaker_state(&self.config.name, state_of_server);
-        // Stateless HTTP has no connection whose loss could be noticed, so the actor reads the lists to find out.
+        // Stateless HTTP has no connection whose loss could be noticed, so `upkeep` reads the lists to find out.
         if state == CircuitState::Open && self.endpoints.iter().any(|endpoint| endpoint.kind() == LinkKind::Stateless) {
             self.mark_stale(ListKinds::all());
         }

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use actix::{Actor, Context};
+use actix::{Arbiter, ArbiterHandle};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -20,7 +20,7 @@ use crate::{
     credentials::AuthorizationError,
     link::{LinkError, LinkKind, Listener, SilentListener, detect, handshake},
     server::{
-        Phase, Upstream, UpstreamActor,
+        Phase, Upstream,
         connection::{LinkCalls, UpstreamConnection},
         endpoint::Endpoint,
     },
@@ -51,22 +51,17 @@ const ACCOUNT_CHECK_INTERVAL: Duration = Duration::from_secs(3);
 /// The time limit for connecting before another replica is tried; some servers install themselves first.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The capacity of the mailbox. The senders limit the number of their messages themselves.
-const MAILBOX_CAPACITY: usize = 1024;
-
-impl Actor for UpstreamActor {
-    type Context = Context<Self>;
-
-    fn started(&mut self, ctx: &mut Self::Context) {
-        ctx.set_mailbox_capacity(MAILBOX_CAPACITY);
-        background::spawn(run(Arc::clone(&self.0)));
-    }
-}
-
 impl Upstream {
-    /// Starts the actor on this thread, for tests. [`crate::Upstreams`] starts it on the thread for all upstreams.
+    /// Connects the upstream and keeps it connected, on the thread of all upstreams.
+    pub(crate) fn start_on(self: &Arc<Self>, thread: ArbiterHandle) {
+        let _ = self.thread.set(thread);
+        let upstream = Arc::clone(self);
+        self.spawn_on_thread(move || run(upstream));
+    }
+
+    /// Starts the upstream on the current thread, for tests.
     pub fn start(self: &Arc<Self>) {
-        let _ = self.actor.set(UpstreamActor(Arc::clone(self)).start());
+        self.start_on(Arbiter::current());
     }
 }
 
