@@ -111,7 +111,7 @@ pub(crate) async fn try_connector(
     if report.error.is_some() {
         tokio::time::sleep(STDERR_DELAY).await;
     }
-    report.stderr = connector.recent_stderr();
+    report.stderr = connector.stderr().last_lines.into();
     report
 }
 

@@ -12,7 +12,7 @@ mod sse;
 mod wire;
 mod ws;
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use compact_str::CompactString;
@@ -269,14 +269,9 @@ pub trait Connector: Send + Sync + 'static {
     /// Returns the command without secrets, or the URL without user, password and query, for the status.
     fn describe(&self) -> String;
 
-    /// Returns the lines on stderr that say most about the state of the server.
+    /// Returns the lines on stderr that describe the state of the server.
     fn stderr(&self) -> StderrSummary {
         StderrSummary::default()
-    }
-
-    /// Returns the last lines that the server wrote to its stderr, without secrets and control characters.
-    fn recent_stderr(&self) -> Vec<String> {
-        Vec::new()
     }
 }
 
@@ -285,8 +280,8 @@ pub trait Connector: Send + Sync + 'static {
 pub struct StderrSummary {
     /// The first line of the latest output that looks like an error.
     pub error: Option<String>,
-    /// The last line.
-    pub last: Option<String>,
+    /// The last lines of the process that wrote last.
+    pub last_lines: VecDeque<String>,
 }
 
 /// The maximum number of bytes of one message from an upstream.

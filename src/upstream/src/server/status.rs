@@ -106,7 +106,7 @@ impl Upstream {
         let definitions = self.definitions.load();
         let record = self.metrics.record.lock();
         let kind = self.endpoints.first().map(|endpoint| endpoint.kind());
-        let stderr = self.endpoints.first().map(|endpoint| endpoint.connector().stderr()).unwrap_or_default();
+        let mut stderr = self.endpoints.first().map(|endpoint| endpoint.connector().stderr()).unwrap_or_default();
         UpstreamStatus {
             status: match self.phase() {
                 Phase::Up => "up",
@@ -141,7 +141,7 @@ impl Upstream {
             resources: definitions.resources.len(),
             last_error: record.error.clone(),
             stderr_error: stderr.error,
-            last_stderr: stderr.last,
+            last_stderr: stderr.last_lines.pop_back(),
             omitted: record.omitted.clone(),
             previews: PreviewsStatus {
                 sets: self.config.previews.sets.clone(),
