@@ -39,7 +39,7 @@ async fn discovering_server_is_stateless() {
     let found = find(server.connector()).await.unwrap();
     assert_eq!((found.era(), found.negotiated.revision), (Era::Modern, Revision::MODERN));
     assert_eq!(found.negotiated.server_info.unwrap().get(), r#"{"name":"top"}"#);
-    assert_eq!(found.connector.kind(), LinkKind::Stateless);
+    assert_eq!(found.connector.kind(), LinkKind::Streams);
     assert!(ask(&found.link, call(1)).await.is_ok());
     assert_eq!(server.log.rpcs(), ["server/discover", "server/discover", "tools/call"]);
 }

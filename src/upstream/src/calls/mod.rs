@@ -225,7 +225,8 @@ impl Upstream {
         let tools_version = self.tools_version.load(Ordering::Acquire);
         let Ok((endpoint, _)) = self.choose_admitting_endpoint(caller, 0, None) else { return Ok(None) };
         let (mut preferred, mut has_ended) = (None, false);
-        if endpoint.kind() == LinkKind::Streams
+        if self.era() == Era::Legacy
+            && endpoint.kind() == LinkKind::Streams
             && let Ok(lease) = self.lease(endpoint, caller).await
         {
             preferred = Some(endpoint);

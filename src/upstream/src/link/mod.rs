@@ -163,9 +163,8 @@ impl Listener for SilentListener {}
 /// Determines how messages of an upstream are attributed to requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkKind {
-    /// Each request has its own stream, and there are no other messages: stateless HTTP.
-    Stateless,
-    /// Each request has its own stream, and another one carries the other messages: handshake-era Streamable HTTP.
+    /// Each request has its own stream: Streamable HTTP. In the handshake era, another stream carries the other messages. In the
+    /// stateless era, there are none.
     Streams,
     /// One ordered stream for everything: stdio, WebSocket, the transport of 2024-11-05. Progress is attributed by its
     /// token, messages of a subscription by its id, and any other message to the only request in flight.

@@ -47,7 +47,7 @@ impl PoolKey {
         }
         let isolation = isolation.unwrap_or(match kind {
             LinkKind::Streams => Isolation::Session,
-            LinkKind::SingleStream | LinkKind::Stateless => Isolation::Shared,
+            LinkKind::SingleStream => Isolation::Shared,
         });
         let for_principal = || Self::Principal(caller.principal.name.as_str().into(), caller.capabilities.clone());
         match (isolation, &caller.session) {
@@ -363,7 +363,7 @@ impl PoolState {
         // A child is a process, while a session over HTTP costs little more than its id.
         let (max_per_principal, max_links) = match kind {
             LinkKind::SingleStream => (4, 32),
-            LinkKind::Streams | LinkKind::Stateless => (256, 4096),
+            LinkKind::Streams => (256, 4096),
         };
         let all = || self.entries.values().flatten();
         let is_principal_full = all().filter(|entry| entry.principal == *principal).count() >= max_per_principal;

@@ -192,13 +192,18 @@ impl Upstream {
         }
     }
 
+    /// Returns `true` if the server speaks stateless HTTP.
+    fn is_stateless_http(&self) -> bool {
+        self.era() == Era::Modern && self.endpoints.iter().any(|endpoint| endpoint.kind() == LinkKind::Streams)
+    }
+
     /// Publishes the state of the circuit breaker in the metrics.
     pub(crate) fn report_breaker(&self) {
         let state = self.breaker_state();
         let state_of_server = self.configured_upstream().map_or(state, |configured| configured.breaker_state());
         countersign_telemetry::metrics::set_breaker_state(&self.config.name, state_of_server);
         // Stateless HTTP has no connection whose loss could be noticed, so `upkeep` reads the lists to find out.
-        if state == CircuitState::Open && self.endpoints.iter().any(|endpoint| endpoint.kind() == LinkKind::Stateless) {
+        if state == CircuitState::Open && self.is_stateless_http() {
             self.mark_stale(ListKinds::all());
         }
     }

@@ -335,7 +335,8 @@ async fn maintain_connection(
                         continue;
                     }
                     let is_over = matches!(error, LinkError::SessionGone | LinkError::Unauthorized(_));
-                    if connection.kind == LinkKind::Stateless || is_over {
+                    let is_stateless_http = connection.kind == LinkKind::Streams && connection.era == Era::Modern;
+                    if is_stateless_http || is_over {
                         connection.retire();
                         return Some(error);
                     }

@@ -16,10 +16,7 @@ mod session_tasks;
 pub(crate) mod trust;
 
 use std::{
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -106,8 +103,6 @@ impl HttpTarget {
 /// session.
 pub(super) struct HttpLink {
     state: Arc<HttpLinkState>,
-    /// See [`UrlConnector`](super::connectors::UrlConnector).
-    last_link_is_modern: Arc<AtomicBool>,
     /// The queue of background work of a handshake-era session.
     tasks: OnceLock<Sender<SessionTask>>,
 }
@@ -173,11 +168,7 @@ impl HttpLinkState {
 }
 
 impl HttpLink {
-    pub(super) fn new(
-        target: &HttpTarget,
-        unsolicited: Arc<dyn Listener>,
-        last_link_is_modern: &Arc<AtomicBool>,
-    ) -> Result<Self, LinkError> {
+    pub(super) fn new(target: &HttpTarget, unsolicited: Arc<dyn Listener>) -> Result<Self, LinkError> {
         let uri = target.uri()?;
         let state = HttpLinkState {
             target: target.clone(),
@@ -189,11 +180,7 @@ impl HttpLink {
             listen_answered: CancellationToken::new(),
             closed: CancellationToken::new(),
         };
-        Ok(Self {
-            state: Arc::new(state),
-            last_link_is_modern: Arc::clone(last_link_is_modern),
-            tasks: OnceLock::new(),
-        })
+        Ok(Self { state: Arc::new(state), tasks: OnceLock::new() })
     }
 
     /// Queues background work. Does nothing without a session, or if the queue is full of answers that the server does
@@ -330,7 +317,6 @@ impl Link for HttpLink {
 
     fn complete_handshake(&self, negotiated: &NegotiatedSession) {
         let is_modern = negotiated.revision.era() == Era::Modern;
-        self.last_link_is_modern.store(is_modern, Ordering::Relaxed);
         let session_id = self.state.mode.load().session_id.clone().filter(|_| !is_modern);
         self.state.set_mode(is_modern, Some(negotiated.revision), session_id);
     }
