@@ -44,6 +44,7 @@ use super::{
 };
 use countersign_config::{Authorities, Secret};
 use countersign_protocol::{Era, Method, Revision, encode, headers::encode_value};
+use countersign_runtime::background;
 
 static VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version");
 static METHOD_HEADER: HeaderName = HeaderName::from_static("mcp-method");
@@ -246,11 +247,9 @@ impl HttpLink {
         let message = encode::notification(method, params);
         session_tasks::post(&self.state, &self.state.mode(), message, method).await?;
         if method == "notifications/initialized" {
-            self.queue_task(SessionTask::Listen(self.reply_sender()));
-            if self.tasks.get().is_some() {
-                // Some servers send requests that belong to a call there, and forget them if nobody listens.
-                let _ = tokio::time::timeout(LISTEN_TIMEOUT, self.state.listen_answered.cancelled()).await;
-            }
+            background::spawn(listen::run(Arc::clone(&self.state), self.reply_sender()));
+            // Some servers send requests that belong to a call there, and forget them if nobody listens.
+            let _ = tokio::time::timeout(LISTEN_TIMEOUT, self.state.listen_answered.cancelled()).await;
         }
         Ok(())
     }

@@ -12,9 +12,9 @@ use super::{
     HttpLinkState, LinkMode, METHOD_HEADER,
     answer::{self, ACCEPT_TIMEOUT},
     client::{self, ExtraHeaders},
-    encode_header_value, listen,
+    encode_header_value,
 };
-use crate::link::{LinkError, server_requests::ReplySender};
+use crate::link::LinkError;
 use countersign_runtime::background;
 
 /// The maximum number of messages that are sent at the same time, because each may hold a connection.
@@ -28,8 +28,6 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) enum SessionTask {
     /// Sends a response or a notification.
     Post(Bytes),
-    /// Listens on the GET stream, if the server has one. The sender takes the answers to requests of the server.
-    Listen(ReplySender),
     /// Ends the session.
     End,
 }
@@ -56,9 +54,6 @@ async fn run(state: Arc<HttpLinkState>, mut tasks: Receiver<SessionTask>) {
                     tracing::debug!(upstream = %state.target.server, %error, "the server did not accept a message");
                 }
             }),
-            Some(SessionTask::Listen(replies)) => {
-                background::spawn(listen::run(state, replies));
-            }
             Some(SessionTask::End) => {
                 let mode = state.mode();
                 if mode.session_id.is_some() {
