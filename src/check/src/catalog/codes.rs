@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{
-    Check, Group, MODERN_REVISION, Outcome, SpecPages, compact_json, ensure_code, ensure_response, error_code, fail,
-    offered_lists, skip_unless_offered,
+    Check, Group, Outcome, SpecPages, compact_json, ensure_code, ensure_response, error_code, fail, offered_lists,
+    skip_unless_offered,
 };
 use crate::{probe::Probe, wire::ProbeError};
 
@@ -44,8 +44,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check::new("codes/reserved", Group::Codes, |probe| Box::pin(check_reserved(probe)))
         .must("No error has a code that the specification reserves: -32023 to -32099, and -32002.")
         .advice("Choose your own codes outside of -32768 to -32000.")
-        .spec(CODES)
-        .in_revisions(MODERN_REVISION..=MODERN_REVISION),
+        .stateless_spec(CODES.1),
 ];
 
 /// The time limit for the answer to a text that is not a message. Some servers never answer it.

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    Check, Group, NEWEST_LEGACY, OLDEST, Outcome, SpecPages, compact_json, ensure_code, ensure_none, ensure_response,
-    fail, skip, skip_unless_offered, tools::is_block,
+    Check, Group, Outcome, SpecPages, compact_json, ensure_code, ensure_none, ensure_response, fail, skip,
+    skip_unless_offered, tools::is_block,
 };
 use crate::probe::Probe;
 
@@ -31,8 +31,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check::new("lists/subscribe", Group::Lists, |probe| Box::pin(check_subscribe(probe)))
         .must("If subscriptions are declared, a listed resource can be subscribed to and unsubscribed from.")
         .advice("Answer `resources/subscribe` and `resources/unsubscribe` with `{}`, or do not declare it.")
-        .spec(("server/resources#subscriptions", "server/resources"))
-        .in_revisions(OLDEST..=NEWEST_LEGACY),
+        .handshake_spec("server/resources#subscriptions"),
     Check::new("lists/prompts", Group::Lists, |probe| Box::pin(check_prompts(probe)))
         .must("Each prompt has a name, and its arguments are a list of objects with names.")
         .advice("Write `name` into each entry, and into each of its arguments.")
