@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{
-    Check, Group, Outcome, SpecPages, compact_json, ensure_code, ensure_response, error_code, fail, offered_lists,
-    skip_unless_offered,
+    Check, Group, Outcome, SpecPages, ensure_code, ensure_method_answer, ensure_response, error_code, fail,
+    offered_lists, skip_unless_offered,
 };
 use crate::{probe::Probe, wire::ProbeError};
 
@@ -98,9 +98,7 @@ async fn collect_responses(probe: &Probe) -> Outcome<Vec<(&'static str, Value)>>
 
 async fn check_internal_error(probe: Probe) -> Outcome {
     for (method, response) in collect_responses(&probe).await? {
-        if error_code(&response) == Some(-32603) {
-            return fail(format!("{method} is answered with {}", compact_json(&response["error"])));
-        }
+        ensure_method_answer(error_code(&response) != Some(-32603), method, &response["error"])?;
     }
     Ok(())
 }

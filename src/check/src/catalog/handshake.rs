@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    Check, Group, Outcome, compact_json, ensure, ensure_none, ensure_response, error_code, fail, offered_lists,
+    Check, Group, Outcome, compact_json, ensure, ensure_method_answer, ensure_none, ensure_response, error_code,
+    offered_lists,
 };
 use crate::{
     probe::{Probe, QUIET_PERIOD, initialize_request},
@@ -109,9 +110,7 @@ async fn check_capabilities_answer(probe: Probe) -> Outcome {
         let response = conn.ask(method, json!({})).await?;
         // Not all servers with resources have templates.
         let is_missing = templates == Some(method) && error_code(&response) == Some(-32601);
-        if response.get("result").is_none() && !is_missing {
-            return fail(format!("{method} is answered with {}", compact_json(&response)));
-        }
+        ensure_method_answer(response.get("result").is_some() || is_missing, method, &response)?;
     }
     Ok(())
 }

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    Check, Group, Outcome, SpecPages, compact_json, ensure_code, ensure_none, ensure_response, fail, skip,
-    skip_unless_offered, tools::is_block,
+    Check, Group, Outcome, SpecPages, compact_json, ensure_code, ensure_method_answer, ensure_none, ensure_response,
+    fail, skip, skip_unless_offered, tools::is_block,
 };
 use crate::probe::Probe;
 
@@ -112,9 +112,7 @@ async fn check_subscribe(probe: Probe) -> Outcome {
     let mut conn = probe.connect_ready().await?;
     for method in ["resources/subscribe", "resources/unsubscribe"] {
         let response = conn.ask(method, json!({ "uri": resource["uri"] })).await?;
-        if response.get("result").is_none() {
-            return fail(format!("{method} is answered with {}", compact_json(&response)));
-        }
+        ensure_method_answer(response.get("result").is_some(), method, &response)?;
     }
     Ok(())
 }

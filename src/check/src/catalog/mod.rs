@@ -239,6 +239,11 @@ fn ensure_response(holds: bool, response: &Value) -> Outcome {
     ensure(holds, || format!("it answers {}", compact_json(response)))
 }
 
+/// Fails and quotes the answer to a method unless the condition holds.
+fn ensure_method_answer(holds: bool, method: &str, answer: &Value) -> Outcome {
+    ensure(holds, || format!("{method} is answered with {}", compact_json(answer)))
+}
+
 /// Fails unless the response is an error with this code.
 fn ensure_code(response: &Value, code: i64) -> Outcome {
     ensure_response(error_code(response) == Some(code), response)

@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::{
-    Check, Group, Outcome, compact_json, ensure, ensure_code, ensure_response, error_code, fail, offered_lists, skip,
-    take_member,
+    Check, Group, Outcome, compact_json, ensure, ensure_code, ensure_method_answer, ensure_response, error_code, fail,
+    offered_lists, skip, take_member,
 };
 use crate::{MODERN_REVISION, probe::Probe};
 
@@ -110,16 +110,14 @@ async fn check_client_capabilities(probe: Probe) -> Outcome {
 async fn check_first_message(probe: Probe) -> Outcome {
     let Some(method) = offered_lists(&probe).next() else { return skip("it offers no lists") };
     let response = probe.connect_without_handshake().await?.ask(method, json!({})).await?;
-    ensure(response.get("result").is_some(), || format!("{method} is answered with {}", compact_json(&response)))
+    ensure_method_answer(response.get("result").is_some(), method, &response)
 }
 
 async fn check_removed_methods(probe: Probe) -> Outcome {
     let mut conn = probe.connect_ready().await?;
     for method in ["ping", "logging/setLevel", "resources/subscribe"] {
         let response = conn.ask(method, json!({})).await?;
-        if error_code(&response) != Some(-32601) {
-            return fail(format!("{method} is answered with {}", compact_json(&response)));
-        }
+        ensure_method_answer(error_code(&response) == Some(-32601), method, &response)?;
     }
     Ok(())
 }
