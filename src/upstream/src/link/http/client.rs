@@ -141,7 +141,7 @@ pub(super) fn put_field(out: &mut BytesMut, name: &[u8], value: &[u8]) {
 
 /// Returns a client whose requests may be upgraded, which excludes HTTP/2.
 pub fn upgrading_client(trust: &TlsTrust) -> Client {
-    net::client(Arc::clone(&trust.http1_config))
+    net::client(trust.http1_config())
 }
 
 /// Returns this thread's HTTP/2 client for this TLS trust.

@@ -122,7 +122,7 @@ async fn tls_is_verified_and_http2_used_if_offered() {
 
         let mut trust = trust::TlsTrust::new(Some(&authorities));
         if !http2 {
-            let config = Arc::clone(&trust.http1_config);
+            let config = trust.http1_config();
             Arc::get_mut(&mut trust).unwrap().config = config;
         }
         let link = open(&trust).await;
