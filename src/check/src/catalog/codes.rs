@@ -66,12 +66,12 @@ async fn check_refusal(probe: Probe, text: &str, expected: i64) -> Outcome {
 }
 
 async fn check_method_not_found(probe: Probe) -> Outcome {
-    ensure_code(&probe.connect_ready().await?.ask("check/no-such-method", json!({})).await?, -32601)
+    ensure_code(&probe.ask("check/no-such-method", json!({})).await?, -32601)
 }
 
 async fn check_invalid_params(probe: Probe) -> Outcome {
     skip_unless_offered(&probe, "tools")?;
-    let response = probe.connect_ready().await?.ask("tools/call", json!({ "arguments": {} })).await?;
+    let response = probe.ask("tools/call", json!({ "arguments": {} })).await?;
     // Over HTTP, the header that mirrors the name is missing too.
     let is_header_error = probe.is_modern() && error_code(&response) == Some(-32020);
     ensure_response(error_code(&response) == Some(-32602) || is_header_error, &response)
@@ -80,7 +80,7 @@ async fn check_invalid_params(probe: Probe) -> Outcome {
 async fn check_unknown_tool(probe: Probe) -> Outcome {
     skip_unless_offered(&probe, "tools")?;
     let params = json!({ "name": "check_no_such_tool", "arguments": {} });
-    let response = probe.connect_ready().await?.ask("tools/call", params).await?;
+    let response = probe.ask("tools/call", params).await?;
     ensure_response(response.get("error").is_some(), &response)
 }
 

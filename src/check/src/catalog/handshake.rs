@@ -116,7 +116,7 @@ async fn check_capabilities_answer(probe: Probe) -> Outcome {
 }
 
 async fn check_ping(probe: Probe) -> Outcome {
-    let response = probe.connect_ready().await?.ask("ping", Value::Null).await?;
+    let response = probe.ask("ping", Value::Null).await?;
     let is_empty = response["result"].as_object().is_some_and(|result| result.keys().all(|key| key == "_meta"));
     ensure_response(is_empty, &response)
 }

@@ -93,8 +93,7 @@ async fn check_resource_contents(probe: Probe) -> Outcome {
 
 async fn check_missing_resource(probe: Probe) -> Outcome {
     skip_unless_offered(&probe, "resources")?;
-    let response =
-        probe.connect_ready().await?.ask("resources/read", json!({ "uri": "check://no/such/resource" })).await?;
+    let response = probe.ask("resources/read", json!({ "uri": "check://no/such/resource" })).await?;
     ensure_code(&response, if probe.is_modern() { -32602 } else { -32002 })
 }
 
@@ -153,7 +152,7 @@ async fn check_prompt_messages(probe: Probe) -> Outcome {
 
 async fn check_unknown_prompt(probe: Probe) -> Outcome {
     skip_unless_offered(&probe, "prompts")?;
-    let response = probe.connect_ready().await?.ask("prompts/get", json!({ "name": "check_no_such_prompt" })).await?;
+    let response = probe.ask("prompts/get", json!({ "name": "check_no_such_prompt" })).await?;
     ensure_code(&response, -32602)
 }
 
@@ -165,7 +164,7 @@ async fn check_completion(probe: Probe) -> Outcome {
     });
     let Some((reference, name)) = prompt_argument else { return skip("no prompt has arguments") };
     let params = json!({ "ref": reference, "argument": { "name": name, "value": "" } });
-    let response = probe.connect_ready().await?.ask("completion/complete", params).await?;
+    let response = probe.ask("completion/complete", params).await?;
     if response.get("error").is_some() {
         return skip(format!("it answers {}", compact_json(&response)));
     }

@@ -166,7 +166,7 @@ async fn check_stable(probe: Probe) -> Outcome {
 
 async fn check_bad_cursor(probe: Probe) -> Outcome {
     listed_tools(&probe)?;
-    let response = probe.connect_ready().await?.ask("tools/list", json!({ "cursor": "check-no-such-cursor" })).await?;
+    let response = probe.ask("tools/list", json!({ "cursor": "check-no-such-cursor" })).await?;
     ensure_code(&response, -32602)
 }
 
@@ -204,7 +204,7 @@ async fn check_arguments(probe: Probe) -> Outcome {
         return skip("no tool that may be called has arguments that could be invalid");
     };
     let params = json!({ "name": tool["name"], "arguments": wrong });
-    let response = probe.connect_ready().await?.ask("tools/call", params).await?;
+    let response = probe.ask("tools/call", params).await?;
     let is_refused = response.get("error").is_some() || response["result"]["isError"] == true;
     ensure(is_refused, || {
         let (wrong, result) = (compact_json(&wrong), compact_json(&response["result"]));
