@@ -8,7 +8,7 @@
 //! Redirects are not followed, because they would take the configured credentials elsewhere. There are no cookies.
 
 pub(crate) mod answer;
-pub(crate) mod authorization;
+mod authorization;
 pub(crate) mod client;
 pub(crate) mod http1;
 mod listen;
