@@ -5,11 +5,7 @@ use std::{cell::Cell, sync::Arc, time::Duration};
 
 use actix_codec::Framed;
 use actix_http::ws::{self, CloseCode, CloseReason, Codec, Frame, Item};
-use awc::{
-    BoxedSocket,
-    error::WsClientError,
-    http::header::{CONTENT_TYPE, SEC_WEBSOCKET_PROTOCOL},
-};
+use awc::{BoxedSocket, error::WsClientError, http::header::SEC_WEBSOCKET_PROTOCOL};
 use bytes::{Bytes, BytesMut};
 use bytestring::ByteString;
 use futures_util::{
@@ -60,7 +56,7 @@ async fn open(target: &HttpTarget) -> Result<Socket, LinkError> {
     let uri = target.uri()?;
     let mut request =
         client::upgrading_client(&target.access.trust).ws(&uri).protocols(["mcp"]).max_frame_size(MAX_MESSAGE_BYTES);
-    for (name, value) in target.headers.iter().filter(|(name, _)| *name != CONTENT_TYPE) {
+    for (name, value) in &target.headers {
         request = request.set_header(name.clone(), value.clone());
     }
     let (response, socket) = request.connect().await.map_err(|error| match error {

@@ -74,19 +74,15 @@ impl RequestHead {
         out.extend_from_slice(b" ");
         out.extend_from_slice(path.as_bytes());
         out.extend_from_slice(b" HTTP/1.1\r\n");
-        if !self.headers.contains_key(header::HOST) && !overrides(&header::HOST) {
-            // The authority without user and password.
-            let authority = self.uri.authority().map_or("", |authority| authority.as_str());
-            let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-            put_field(&mut out, b"host", host.as_bytes());
-        }
-        if !self.headers.contains_key(header::ACCEPT_ENCODING) && !overrides(&header::ACCEPT_ENCODING) {
-            put_field(&mut out, b"accept-encoding", b"identity");
-        }
+        // The authority without user and password.
+        let authority = self.uri.authority().map_or("", |authority| authority.as_str());
+        let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+        put_field(&mut out, b"host", host.as_bytes());
+        put_field(&mut out, b"accept-encoding", b"identity");
         self.headers
             .iter()
             .filter(|(name, _)| !overrides(name))
-            .for_each(|(name, value)| put_header(&mut out, name, value));
+            .for_each(|(name, value)| put_field(&mut out, name.as_str().as_bytes(), value.as_bytes()));
         out
     }
 }
@@ -121,13 +117,6 @@ impl RequestTarget {
             tls,
             rendered_head: head.render(&[]).freeze(),
         })
-    }
-}
-
-/// Appends a header, except those that describe the connection and the length of the message.
-pub(super) fn put_header(out: &mut BytesMut, name: &HeaderName, value: &HeaderValue) {
-    if ![header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::CONNECTION].contains(name) {
-        put_field(out, name.as_str().as_bytes(), value.as_bytes());
     }
 }
 

@@ -68,7 +68,7 @@ pub(crate) struct HttpTarget {
 }
 
 impl HttpTarget {
-    /// Creates the target. An invalid URL or header is reported when a link is opened.
+    /// Creates the target. An invalid URL is reported when a link is opened.
     pub fn new(server: &str, url: &Url, configured: &[(String, Secret)], authorities: Option<&Authorities>) -> Self {
         let mut url_without_user = url.clone();
         let _ = url_without_user.set_username("");
@@ -79,16 +79,15 @@ impl HttpTarget {
 
         let mut headers = HeaderMap::new();
         headers.insert(header::USER_AGENT, HeaderValue::from_static(countersign_net::USER_AGENT));
-        let mut uri = url_without_user.as_str().parse::<Uri>().map_err(|error| error.to_string());
+        let uri = url_without_user.as_str().parse::<Uri>().map_err(|error| error.to_string());
         let authorization = countersign_net::basic_authorization(url);
         if let Some(Ok(value)) = authorization.map(|value| HeaderValue::from_str(&value)) {
             headers.insert(header::AUTHORIZATION, value);
         }
         for (name, Secret(value)) in configured {
-            match (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) {
-                (Ok(name), Ok(value)) => _ = headers.insert(name, value),
-                // The error omits the value, which is a secret.
-                _ => uri = Err(format!("the configured header `{name}` is not an HTTP header")),
+            // The configuration has checked both.
+            if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) {
+                headers.insert(name, value);
             }
         }
         let access = Access { trust: TlsTrust::new(authorities), credentials: None };
@@ -255,17 +254,14 @@ impl HttpLink {
     }
 }
 
-/// Returns the headers that only this request has.
+/// Returns the headers that only this request has. The configuration forwards none that the gateway itself sets.
 fn additional_headers(is_modern: bool, outgoing: &OutgoingRequest) -> Result<ExtraHeaders, LinkError> {
     let mut extra = ExtraHeaders::with_capacity(outgoing.headers.len() + 2);
     for (name, value) in &outgoing.headers {
         let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) else {
             return Err(LinkError::Unreachable(format!("`{name}` cannot be sent as an HTTP header")));
         };
-        // The gateway itself sets the headers of the protocol.
-        if !is_modern || (name != METHOD_HEADER && (name != NAME_HEADER || outgoing.name.is_none())) {
-            extra.push((name, value));
-        }
+        extra.push((name, value));
     }
     if is_modern {
         let method = match Method::parse(&outgoing.method) {
