@@ -78,9 +78,8 @@ struct OpenUpstream {
 }
 
 impl OpenUpstream {
-    /// Returns `true` if calls or watched resources need the upstream.
     fn is_busy(&self) -> bool {
-        self.upstream.calls_in_flight() > 0 || !self.upstream.resource_watches.uris().is_empty()
+        self.upstream.calls_in_flight() > 0
     }
 }
 
@@ -108,8 +107,7 @@ impl PersonalUpstreams {
     }
 
     /// Returns the open upstream of a person, or opens it. If [`PERSONAL_UPSTREAMS_TARGET`] are open, the one that was
-    /// unused for the longest time is closed first, but never one with calls or watched resources, or the one with
-    /// which the lists are read.
+    /// unused for the longest time is closed first, but never one with calls, or the one with which the lists are read.
     pub(crate) fn get_or_open(&self, holder: &AccountHolder, open: impl FnOnce() -> Arc<Upstream>) -> Arc<Upstream> {
         let mut all = self.open.lock();
         if let Some(entry) = all.get_mut(holder) {

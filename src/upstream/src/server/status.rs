@@ -11,7 +11,7 @@ use crate::{
     catalog::ListKinds,
     link::{LinkKind, NegotiatedSession},
 };
-use countersign_config::{UpstreamTarget, UrlTransport};
+use countersign_config::UpstreamTarget;
 use countersign_protocol::{
     Era,
     json::{member, string},
@@ -116,8 +116,6 @@ impl Upstream {
             },
             transport: match &self.config.target {
                 UpstreamTarget::Command { .. } => "stdio",
-                UpstreamTarget::Url { transport: UrlTransport::Sse, .. } => "sse",
-                UpstreamTarget::Url { transport: UrlTransport::WebSocket, .. } => "websocket",
                 UpstreamTarget::Url { urls, .. } if urls.first().is_some_and(|u| u.scheme().starts_with("ws")) => {
                     "websocket"
                 }

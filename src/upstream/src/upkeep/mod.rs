@@ -139,9 +139,8 @@ async fn run(upstream: Arc<Upstream>) {
 async fn wait_for_account(upstream: &Upstream, reason: String) {
     upstream.close_links();
     upstream.set_consent_needed(reason);
-    let credentials = upstream.accounts.as_ref().map(|accounts| Arc::clone(&accounts.account.credentials));
-    let connected_at = || credentials.as_ref().and_then(|credentials| credentials.connected_at());
-    let before = connected_at();
+    let Some(credentials) = upstream.accounts.as_ref().map(|accounts| &accounts.account.credentials) else { return };
+    let before = credentials.connected_at();
     loop {
         tokio::select! {
             () = upstream.account_changed.notified() => return,
@@ -149,10 +148,7 @@ async fn wait_for_account(upstream: &Upstream, reason: String) {
             () = tokio::time::sleep(ACCOUNT_CHECK_INTERVAL) => {}
         }
         // The credentials read the store when they are prepared.
-        if let Some(credentials) = &credentials
-            && credentials.prepare().await.is_ok()
-            && connected_at() != before
-        {
+        if credentials.prepare().await.is_ok() && credentials.connected_at() != before {
             return;
         }
     }
