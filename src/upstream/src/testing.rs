@@ -140,8 +140,8 @@ impl Link for ScriptedLink {
         Box::pin(async move { (self.script)(&outgoing.method, outgoing) })
     }
 
-    fn notify<'a>(&'a self, method: &'a str, _: Option<&'a str>) -> LocalBoxFuture<'a, Result<(), LinkError>> {
-        self.sent_methods.lock().push(method.to_owned());
+    fn send_initialized(&self) -> LocalBoxFuture<'_, Result<(), LinkError>> {
+        self.sent_methods.lock().push("notifications/initialized".to_owned());
         Box::pin(async { Ok(()) })
     }
 

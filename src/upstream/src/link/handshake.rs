@@ -114,7 +114,7 @@ async fn initialize(
         Response::Result(result) => {
             let negotiated = parse_initialize_result(&result)?;
             link.complete_handshake(&negotiated);
-            link.notify("notifications/initialized", None).await?;
+            link.send_initialized().await?;
             return Ok(HandshakeOutcome::Done(negotiated));
         }
         Response::Error(error) => error,

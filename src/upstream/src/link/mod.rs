@@ -219,8 +219,8 @@ pub trait Link: Send + Sync + 'static {
         listener: Arc<dyn Listener>,
     ) -> LocalBoxFuture<'a, Result<Response, LinkError>>;
 
-    /// Sends a notification. `params` is a JSON object.
-    fn notify<'a>(&'a self, method: &'a str, params: Option<&'a str>) -> LocalBoxFuture<'a, Result<(), LinkError>>;
+    /// Sends `notifications/initialized`, which ends a handshake.
+    fn send_initialized(&self) -> LocalBoxFuture<'_, Result<(), LinkError>>;
 
     /// Completes the handshake or discovery. Later requests conform to the negotiated revision, and a transport that
     /// needs a stream for messages outside of requests opens it.

@@ -18,7 +18,7 @@ use super::{
     http::{
         HttpTarget,
         answer::{self, accept_status, is_stream, next_event},
-        client::{self, ExtraHeaders, HttpResponse, RequestHead},
+        client::{self, HttpResponse, RequestHead},
     },
     mux::{Mux, SingleStreamLink},
     queue::QueuedMessage,
@@ -130,7 +130,7 @@ async fn write(mux: &Mux, head: &RequestHead) -> LinkError {
 /// run, so only the request of this message gets [`LinkError::SessionGone`], which allows that it is sent again.
 async fn post(mux: &Mux, head: &RequestHead, message: QueuedMessage) -> Result<(), LinkError> {
     let QueuedMessage { id, text, permit } = message;
-    let Err(error) = answer::post(head, ExtraHeaders::new(), &text, permit.as_ref()).await else { return Ok(()) };
+    let Err(error) = answer::post(head, &text, permit.as_ref()).await else { return Ok(()) };
     let is_gone = matches!(error, LinkError::Status { status: 404 | 410, .. });
     // Without a session, the status tells more: the endpoint is probably wrong.
     let error = if is_gone && id != Some(HANDSHAKE_ID) { LinkError::SessionGone } else { error };

@@ -161,12 +161,8 @@ async fn late_answer_to_fallback_handshake_answers_no_call() {
                 self.0.request(outgoing, listener).await
             })
         }
-        fn notify<'a>(
-            &'a self,
-            method: &'a str,
-            params: Option<&'a str>,
-        ) -> futures_util::future::LocalBoxFuture<'a, Result<(), LinkError>> {
-            self.0.notify(method, params)
+        fn send_initialized(&self) -> futures_util::future::LocalBoxFuture<'_, Result<(), LinkError>> {
+            self.0.send_initialized()
         }
         fn complete_handshake(&self, negotiated: &NegotiatedSession) {
             self.0.complete_handshake(negotiated);
@@ -217,12 +213,8 @@ async fn silent_server_is_of_handshake_era() {
             }
             self.0.request(outgoing, listener)
         }
-        fn notify<'a>(
-            &'a self,
-            method: &'a str,
-            params: Option<&'a str>,
-        ) -> futures_util::future::LocalBoxFuture<'a, Result<(), LinkError>> {
-            self.0.notify(method, params)
+        fn send_initialized(&self) -> futures_util::future::LocalBoxFuture<'_, Result<(), LinkError>> {
+            self.0.send_initialized()
         }
         fn complete_handshake(&self, negotiated: &NegotiatedSession) {
             self.0.complete_handshake(negotiated);

@@ -241,15 +241,13 @@ impl HttpLink {
         answer
     }
 
-    /// Sends a notification. After `notifications/initialized`, opens the GET stream.
-    async fn send_notification(&self, method: &str, params: Option<&str>) -> Result<(), LinkError> {
-        let message = encode::notification(method, params);
-        session_tasks::post(&self.state, &self.state.mode(), message, method).await?;
-        if method == "notifications/initialized" {
-            background::spawn(listen::run(Arc::clone(&self.state), self.reply_sender()));
-            // Some servers send requests that belong to a call there, and forget them if nobody listens.
-            let _ = tokio::time::timeout(LISTEN_TIMEOUT, self.state.listen_answered.cancelled()).await;
-        }
+    /// Ends the handshake, and opens the GET stream.
+    async fn begin_session(&self) -> Result<(), LinkError> {
+        let message = encode::notification("notifications/initialized", None);
+        session_tasks::post(&self.state, &self.state.mode(), message).await?;
+        background::spawn(listen::run(Arc::clone(&self.state), self.reply_sender()));
+        // Some servers send requests that belong to a call there, and forget them if nobody listens.
+        let _ = tokio::time::timeout(LISTEN_TIMEOUT, self.state.listen_answered.cancelled()).await;
         Ok(())
     }
 }
@@ -306,8 +304,8 @@ impl Link for HttpLink {
         Box::pin(self.send(outgoing, listener))
     }
 
-    fn notify<'a>(&'a self, method: &'a str, params: Option<&'a str>) -> LocalBoxFuture<'a, Result<(), LinkError>> {
-        Box::pin(self.send_notification(method, params))
+    fn send_initialized(&self) -> LocalBoxFuture<'_, Result<(), LinkError>> {
+        Box::pin(self.begin_session())
     }
 
     fn complete_handshake(&self, negotiated: &NegotiatedSession) {

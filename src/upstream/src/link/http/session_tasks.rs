@@ -9,10 +9,9 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::{
-    HttpLinkState, LinkMode, METHOD_HEADER,
+    HttpLinkState, LinkMode,
     answer::{self, ACCEPT_TIMEOUT},
-    client::{self, ExtraHeaders},
-    encode_header_value,
+    client,
 };
 use crate::link::LinkError;
 use countersign_runtime::background;
@@ -50,7 +49,7 @@ async fn run(state: Arc<HttpLinkState>, mut tasks: Receiver<SessionTask>) {
         let state = Arc::clone(&state);
         match task {
             Some(SessionTask::Post(message)) => posts.push(async move {
-                if let Err(error) = post(&state, &state.mode(), message, "").await {
+                if let Err(error) = post(&state, &state.mode(), message).await {
                     tracing::debug!(upstream = %state.target.server, %error, "the server did not accept a message");
                 }
             }),
@@ -68,17 +67,8 @@ async fn run(state: Arc<HttpLinkState>, mut tasks: Receiver<SessionTask>) {
 }
 
 /// Sends a message that has no answer. A server accepts it with 202 or any other success.
-pub(super) async fn post(
-    state: &HttpLinkState,
-    mode: &LinkMode,
-    message: Bytes,
-    method: &str,
-) -> Result<(), LinkError> {
-    let mut extra = ExtraHeaders::new();
-    if mode.is_modern {
-        extra.push((METHOD_HEADER.clone(), encode_header_value(method)?));
-    }
-    match answer::post(&mode.post, extra, &message, None).await {
+pub(super) async fn post(state: &HttpLinkState, mode: &LinkMode, message: Bytes) -> Result<(), LinkError> {
+    match answer::post(&mode.post, &message, None).await {
         Err(LinkError::Status { status: 404, .. }) if mode.session_id.is_some() => Err(state.end_session()),
         result => result,
     }

@@ -154,7 +154,7 @@ async fn sse_opening_carries_the_token() {
     let sse = connector(&format!("http://127.0.0.1:{port}/sse"), UrlTransport::Sse, Vec::new(), &account);
     let link = sse.connect(Arc::new(RecordingListener::default())).await.unwrap();
     assert_eq!(server.tokens_of("GET"), ["Bearer old", "Bearer good"]);
-    link.notify("notifications/initialized", None).await.unwrap();
+    link.send_initialized().await.unwrap();
     wait_until(|| !server.tokens_of("notifications/initialized").is_empty()).await;
     assert_eq!(server.tokens_of("notifications/initialized"), ["Bearer good"]);
     link.close();
