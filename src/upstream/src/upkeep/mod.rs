@@ -209,16 +209,15 @@ async fn open(
 ) -> Result<Arc<UpstreamConnection>, LinkError> {
     let connector = endpoint.connector();
     let calls = LinkCalls::new(upstream.weak_self.clone(), false);
-    let listener = || Arc::clone(&calls) as Arc<dyn Listener>;
+    let listener = Arc::clone(&calls) as Arc<dyn Listener>;
     // The era is not detected again if that costs a child process.
     let known_session = upstream.negotiated().filter(|_| era.is_some() && connector.kind() == LinkKind::SingleStream);
     let (connector, link, negotiated) = if let Some(known_session) = known_session {
         let no_capabilities = ClientCapabilities::default();
-        let (link, negotiated) =
-            handshake::open(&*connector, Some(&known_session), &no_capabilities, listener()).await?;
+        let (link, negotiated) = handshake::open(&*connector, Some(&known_session), &no_capabilities, listener).await?;
         (connector, link, negotiated)
     } else {
-        let detection = detect::detect(connector, &listener).await?;
+        let detection = detect::detect(connector, listener).await?;
         endpoint.set_connector(Arc::clone(&detection.connector));
         (detection.connector, detection.link, detection.negotiated)
     };
@@ -357,8 +356,8 @@ async fn check_era(upstream: &Upstream, connection: &UpstreamConnection) -> Opti
         return Some(changed());
     }
     let endpoint = upstream.endpoints.get(upstream.current_endpoint())?;
-    let listener = || Arc::new(SilentListener) as Arc<dyn Listener>;
-    match tokio::time::timeout(CONNECT_TIMEOUT, detect::detect(endpoint.connector(), &listener)).await {
+    let detecting = detect::detect(endpoint.connector(), Arc::new(SilentListener));
+    match tokio::time::timeout(CONNECT_TIMEOUT, detecting).await {
         Ok(Ok(detection)) => {
             detection.link.close();
             (detection.era() != connection.era).then(changed)

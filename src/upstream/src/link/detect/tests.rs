@@ -13,7 +13,7 @@ fn listener() -> Arc<dyn Listener> {
 
 async fn run_detection(scripted: ScriptedConnector) -> (Result<DetectionResult, LinkError>, Vec<String>) {
     let scripted = Arc::new(scripted);
-    let detected = detect(scripted.clone(), &listener).await;
+    let detected = detect(scripted.clone(), listener()).await;
     (detected, scripted.sent_methods())
 }
 
@@ -176,7 +176,7 @@ async fn late_answer_to_fallback_handshake_answers_no_call() {
     }
     let ids = Arc::default();
     let late = Late(server(LinkKind::SingleStream, || result(DISCOVER_RESULT)), Arc::clone(&ids), Arc::default());
-    let detected = detect(Arc::new(late), &listener).await.unwrap();
+    let detected = detect(Arc::new(late), listener()).await.unwrap();
     assert_eq!(detected.era(), Era::Modern);
     // Calls on this link get ids from 1, so a late error for `initialize` must not have such an id.
     let ids = ids.lock().unwrap().clone();
@@ -228,10 +228,10 @@ async fn silent_server_is_of_handshake_era() {
     }
     for kind in [LinkKind::Streams, LinkKind::SingleStream] {
         let silent = Silent(ScriptedConnector::new(kind, |_, _| result(INITIALIZE_RESULT)));
-        assert_eq!(detect(Arc::new(silent), &listener).await.map(|found| found.era()).unwrap(), Era::Legacy);
+        assert_eq!(detect(Arc::new(silent), listener()).await.map(|found| found.era()).unwrap(), Era::Legacy);
         // Both probes remain unanswered.
         let dead = Silent(ScriptedConnector::new(kind, |_, _| Err(LinkError::Lost("x".into()))));
-        assert!(detect(Arc::new(dead), &listener).await.is_err());
+        assert!(detect(Arc::new(dead), listener()).await.is_err());
     }
 }
 
