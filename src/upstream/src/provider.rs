@@ -5,10 +5,9 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use serde_json::value::RawValue;
 use tokio::sync::broadcast;
-use tokio_util::sync::CancellationToken;
 
 use crate::{
-    calls::execute::{ApprovedCall, execute_change},
+    calls::execute::execute_change,
     server::{CONNECT_TOOL, Upstream, accounts::PersonalUpstreams},
 };
 use countersign_config::Serialization;
@@ -108,12 +107,13 @@ impl Provider for Upstream {
         let upstream = self.weak_self.upgrade().ok_or_else(|| closed_error("not_applied"))?;
         let upstream = upstream.for_principal(&ctx.principal).await?;
         upstream.thread.get().ok_or_else(|| closed_error("not_applied"))?;
-        let dropped = CancellationToken::new();
-        let _dropped = dropped.clone().drop_guard();
-        let call = ApprovedCall { tool: tool.into(), arguments: arguments.to_owned(), context: ctx.clone(), dropped };
-        let target = Arc::clone(&upstream);
+        // The call is also cancelled if its result is no longer awaited here.
+        let cancel = ctx.cancel.child_token();
+        let _cancel_on_drop = cancel.clone().drop_guard();
+        let context = CallContext { cancel, ..ctx.clone() };
+        let (target, tool, arguments) = (Arc::clone(&upstream), tool.to_owned(), arguments.to_owned());
         // The thread may have ended before or after the call was sent, so the outcome is unknown then.
-        match upstream.run_on_thread(move || execute_change(target, call)).await {
+        match upstream.run_on_thread(move || execute_change(target, tool, arguments, context)).await {
             Some(result) => result,
             None if upstream.stop.is_cancelled() => {
                 Err(self.unavailable_error("was closed meanwhile").with("outcome", "unknown"))

@@ -37,29 +37,21 @@ use countersign_provider::{
 /// with it answers with them.
 const SDK_LOSS_CODES: [i64; 2] = [-32000, -32001];
 
-/// A call of an approved change.
-pub(crate) struct ApprovedCall {
-    /// The name of the tool that clients use.
-    pub tool: Box<str>,
-    pub arguments: Box<RawValue>,
-    pub context: CallContext,
-    /// Cancelled when the Executor no longer waits for the result.
-    pub dropped: CancellationToken,
-}
-
-/// Runs the change once, until nobody waits for its result any more.
+/// Runs the change once, until it is cancelled. `tool` is the name that clients use.
 ///
 /// # Errors
 /// As [`countersign_provider::Provider::call`]; `data.outcome` tells whether it may have been applied. `INPUT_REQUIRED`
 /// if the tool needs an answer from a person.
-pub(crate) async fn execute_change(upstream: Arc<Upstream>, call: ApprovedCall) -> Result<ToolResult, McpError> {
-    let ApprovedCall { tool, arguments, context, dropped } = call;
+pub(crate) async fn execute_change(
+    upstream: Arc<Upstream>,
+    tool: String,
+    arguments: Box<RawValue>,
+    context: CallContext,
+) -> Result<ToolResult, McpError> {
     let work = call_tool(&upstream, &tool, &arguments, &context);
-    tokio::select! {
-        result = work => result,
-        () = context.cancel.cancelled() => Err(cancelled_error()),
-        () = dropped.cancelled() => Err(cancelled_error()),
-    }
+    let cancelled_error =
+        || McpError::new(ErrorKind::Cancelled, "the gateway cancelled the call").with("outcome", "unknown");
+    context.cancel.run_until_cancelled(work).await.unwrap_or_else(|| Err(cancelled_error()))
 }
 
 impl Upstream {
@@ -83,10 +75,6 @@ impl Upstream {
         }
         Ok(param_headers::for_call(&annotated, arguments))
     }
-}
-
-fn cancelled_error() -> McpError {
-    McpError::new(ErrorKind::Cancelled, "the gateway cancelled the call").with("outcome", "unknown")
 }
 
 /// Calls the tool, and continues while the server asks for input.
