@@ -58,13 +58,7 @@ impl Listener for RecordingListener {
 
 pub fn negotiated(revision: Revision) -> NegotiatedSession {
     let capabilities: Box<serde_json::value::RawValue> = serde_json::from_str("{}").unwrap();
-    NegotiatedSession {
-        revision,
-        capabilities: Arc::from(capabilities),
-        server_info: None,
-        instructions: None,
-        ttl_ms: None,
-    }
+    NegotiatedSession { revision, capabilities: Arc::from(capabilities), server_info: None, instructions: None }
 }
 
 /// Returns the answer of a scripted server to one request.

@@ -179,9 +179,6 @@ pub struct NegotiatedSession {
     pub capabilities: Arc<RawValue>,
     pub server_info: Option<Arc<RawValue>>,
     pub instructions: Option<String>,
-    /// The time for which the answer to `server/discover` may be reused, in milliseconds
-    /// (2026-07-28/server/utilities/caching).
-    pub ttl_ms: Option<u64>,
 }
 
 impl NegotiatedSession {

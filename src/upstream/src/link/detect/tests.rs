@@ -37,7 +37,6 @@ async fn stateless_era_is_preferred() {
         assert_eq!((detected.era(), detected.negotiated.revision), (Era::Modern, Revision::MODERN));
         assert_eq!(detected.negotiated.capabilities.get(), r#"{"tools":{}}"#);
         assert_eq!(detected.negotiated.server_info.unwrap().get(), r#"{"name":"m","version":"1"}"#);
-        assert_eq!(detected.negotiated.ttl_ms, Some(5000));
         assert_eq!(sent, ["connect", "server/discover", "opened 2026-07-28"]);
     }
 }
