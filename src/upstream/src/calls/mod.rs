@@ -231,7 +231,7 @@ impl Upstream {
         {
             preferred = Some(endpoint);
             has_ended = matches!(
-                self.send_gateway_request(&lease.connection, "ping", "{}").await,
+                self.send_gateway_request(&lease.connection, "ping", "{}", self.config.timeout).await,
                 Err(GatewayRequestError::Link(LinkError::SessionGone))
             );
             if has_ended {
@@ -320,7 +320,7 @@ impl Upstream {
         let params = format!(r#"{{"level":"{}"}}"#, level.as_str());
         let answer = tokio::select! {
             biased;
-            answer = self.send_gateway_request(connection, "logging/setLevel", &params) => Some(answer),
+            answer = self.send_gateway_request(connection, "logging/setLevel", &params, self.config.timeout) => Some(answer),
             () = clock.wait_until_expired() => None,
         };
         if let Some(Err(error)) = &answer {

@@ -327,7 +327,7 @@ async fn read_list(
     used_bytes: usize,
 ) -> Result<ListEntries, GatewayRequestError> {
     let entries = read_pages(list, upstream.config.lists, used_bytes, async |params: &str| {
-        upstream.send_gateway_request(connection, list.name, params).await
+        upstream.send_gateway_request(connection, list.name, params, upstream.config.timeout).await
     })
     .await?;
     if let Some(reason) = &entries.truncation {

@@ -119,8 +119,8 @@ async fn subscribe(upstream: &Upstream, connection: &UpstreamConnection) {
         let removed_uris: Vec<_> = subscribed.difference(&wanted_uris).cloned().collect();
         for (method, uris) in [("resources/subscribe", &added_uris), ("resources/unsubscribe", &removed_uris)] {
             for uri in uris {
-                let answer =
-                    upstream.send_gateway_request(connection, method, &json!({ "uri": uri }).to_string()).await;
+                let params = json!({ "uri": uri }).to_string();
+                let answer = upstream.send_gateway_request(connection, method, &params, upstream.config.timeout).await;
                 if let Err(error) = &answer {
                     tracing::info!(upstream = %upstream.config.name, method, %error, "a subscription at the upstream could not be changed");
                 }
