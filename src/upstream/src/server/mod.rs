@@ -25,7 +25,7 @@ use actix::ArbiterHandle;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use serde::Deserialize;
-use tokio::sync::{Notify, broadcast, oneshot, watch};
+use tokio::sync::{Notify, broadcast, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::{
@@ -100,8 +100,10 @@ pub struct Upstream {
     pub(super) lists_stale: Notify,
     /// The number of times that the list of tools has changed.
     pub(super) tools_version: AtomicU64,
-    /// Notified when the tools were read again ([`Upstream::reread_tools`]).
-    pub(super) tools_readers: Mutex<Vec<oneshot::Sender<()>>>,
+    /// The number of requests to read the tools again ([`Upstream::reread_tools`]).
+    pub(super) tools_requests: AtomicU64,
+    /// The last reading of the tools: the number of requests when it began, and `true` if the tools were read.
+    pub(super) tools_reading: watch::Sender<(u64, bool)>,
     /// Cancelled once the connection has ended on which the tools were read. `None` if they were never read.
     tools_connection_end: Mutex<Option<CancellationToken>>,
     /// Notified when a call needs the disconnected upstream, so that the next attempt comes sooner.
@@ -164,7 +166,8 @@ impl Upstream {
             stale_lists: AtomicU8::new(0),
             lists_stale: Notify::new(),
             tools_version: AtomicU64::new(0),
-            tools_readers: Mutex::default(),
+            tools_requests: AtomicU64::new(0),
+            tools_reading: watch::Sender::default(),
             tools_connection_end: Mutex::default(),
             reconnect: Notify::new(),
             account_changed: Notify::new(),

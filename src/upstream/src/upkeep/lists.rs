@@ -9,7 +9,6 @@ use std::{
 };
 
 use serde_json::value::RawValue;
-use tokio::sync::oneshot;
 
 use crate::{
     catalog::{Catalog, ListKinds, usable_definitions::UsableDefinitions},
@@ -38,12 +37,9 @@ const MAX_LOGGED_OMISSIONS: usize = 20;
 impl Upstream {
     /// Reads the tools again, and waits for that at most this long. Returns `false` if they could not be read in time.
     pub(crate) async fn reread_tools(&self, limit: Duration) -> bool {
-        let (reader, read) = oneshot::channel();
-        {
-            let mut readers = self.tools_readers.lock();
-            readers.retain(|reader| !reader.is_closed());
-            readers.push(reader);
-        }
+        let mut reading = self.tools_reading.subscribe();
+        // A reading that has begun already does not count.
+        let request = self.tools_requests.fetch_add(1, Ordering::AcqRel) + 1;
         self.mark_stale(ListKinds::TOOLS);
         let mut phase = self.phase.subscribe();
         let failed_to_connect = async {
@@ -51,16 +47,21 @@ impl Upstream {
         };
         tokio::select! {
             biased;
-            result = read => result.is_ok(),
+            reading = reading.wait_for(|(requests, _)| *requests >= request) => reading.is_ok_and(|reading| reading.1),
             () = failed_to_connect => false,
             () = self.stop.cancelled() => false,
             () = tokio::time::sleep(limit) => false,
         }
     }
 
-    /// Waits until somebody waits for the tools.
-    pub(super) async fn wait_for_tools_reader(&self) {
-        while self.tools_readers.lock().is_empty() {
+    /// Returns `true` if the tools were requested and not read since.
+    pub(super) fn has_tools_request(&self) -> bool {
+        self.tools_requests.load(Ordering::Acquire) > self.tools_reading.borrow().0
+    }
+
+    /// Waits until the tools are requested.
+    pub(super) async fn wait_for_tools_request(&self) {
+        while !self.has_tools_request() {
             self.lists_stale.notified().await;
         }
     }
@@ -93,22 +94,11 @@ pub(super) async fn refresh(
         return Ok(());
     }
     let old = upstream.catalog();
-    // Those who ask from now on wait for the next reading.
-    let mut readers: Vec<oneshot::Sender<()>> = Vec::new();
-    if kinds.contains(ListKinds::TOOLS) {
-        readers.append(&mut upstream.tools_readers.lock());
-    }
-    let fresh = match read(upstream, connection, kinds, &old).await {
-        Ok(fresh) => fresh,
-        Err(error) => {
-            // The lists are read again, perhaps on another connection.
-            upstream.tools_readers.lock().append(&mut readers);
-            return Err(match error {
-                GatewayRequestError::Link(error) => error,
-                error => LinkError::Protocol(error.to_string()),
-            });
-        }
-    };
+    let tools_requests = upstream.tools_requests.load(Ordering::Acquire);
+    let fresh = read(upstream, connection, kinds, &old).await.map_err(|error| match error {
+        GatewayRequestError::Link(error) => error,
+        error => LinkError::Protocol(error.to_string()),
+    })?;
     let mut omitted: Vec<String> = Vec::new();
     for (list, error) in &fresh.failed {
         tracing::warn!(upstream = %upstream.config.name, list, %error, "a list of the upstream could not be read");
@@ -118,11 +108,12 @@ pub(super) async fn refresh(
         }
     }
     publish(upstream, fresh.catalog, omitted);
-    if kinds.contains(ListKinds::TOOLS) && !fresh.failed.iter().any(|(method, _)| *method == TOOLS.name) {
-        upstream.set_tools_connection(connection);
-        for reader in readers {
-            let _ = reader.send(());
+    if kinds.contains(ListKinds::TOOLS) {
+        let are_read = !fresh.failed.iter().any(|(method, _)| *method == TOOLS.name);
+        if are_read {
+            upstream.set_tools_connection(connection);
         }
+        upstream.tools_reading.send_replace((tools_requests, are_read));
     }
     let ttl = match fresh.failed.is_empty() {
         false => RETRY_DELAY,

@@ -301,12 +301,12 @@ async fn maintain_connection(
             }
             () = upstream.lists_stale.notified() => {
                 // Tools that a call waits for are read at once.
-                if upstream.tools_readers.lock().is_empty() {
+                if !upstream.has_tools_request() {
                     let is_series = last_change.elapsed() < QUIET_TIME;
                     changes_in_row = if is_series { changes_in_row.saturating_add(1) } else { 0 };
                     tokio::select! {
                         () = tokio::time::sleep(settle_time(changes_in_row)) => {}
-                        () = upstream.wait_for_tools_reader() => {}
+                        () = upstream.wait_for_tools_request() => {}
                         () = connection.wait_until_unusable() => continue,
                         () = upstream.stop.cancelled() => continue,
                     }
@@ -314,7 +314,7 @@ async fn maintain_connection(
                 }
                 if lists_connection.is_awaited() {
                     // The lists are read once it is open, also for those who wait for the tools.
-                    if !upstream.tools_readers.lock().is_empty() {
+                    if upstream.has_tools_request() {
                         lists_connection.reopen_signal.notify_one();
                     }
                     continue;
