@@ -143,22 +143,18 @@ impl Upstream {
     /// Waits while the upstream is connecting.
     async fn wait_until_reached(&self) -> Result<(), AttemptError> {
         let mut phase = self.phase.subscribe();
-        loop {
-            let now = phase.borrow_and_update().clone();
-            match now {
-                Phase::Up => return Ok(()),
-                Phase::Down(error) => {
-                    // A call needs the upstream, so the next attempt may come sooner.
-                    self.reconnect.notify_one();
-                    return Err(AttemptError::Link(into_unreachable(error)));
-                }
-                Phase::ConsentNeeded(reason) => {
-                    let failure = AuthorizationError::ConsentNeeded(reason);
-                    return Err(AttemptError::Link(LinkError::Unauthorized(failure)));
-                }
-                Phase::Connecting => {}
+        let settled = phase.wait_for(|phase| !matches!(phase, Phase::Connecting)).await;
+        let phase = settled.map_err(|_| shutdown_error())?.clone();
+        match phase {
+            Phase::Up | Phase::Connecting => Ok(()),
+            Phase::Down(error) => {
+                // A call needs the upstream, so the next attempt may come sooner.
+                self.reconnect.notify_one();
+                Err(AttemptError::Link(into_unreachable(error)))
             }
-            phase.changed().await.map_err(|_| shutdown_error())?;
+            Phase::ConsentNeeded(reason) => {
+                Err(AttemptError::Link(LinkError::Unauthorized(AuthorizationError::ConsentNeeded(reason))))
+            }
         }
     }
 

@@ -242,11 +242,7 @@ impl Upstream {
     /// Waits until the first attempt to connect has succeeded or failed.
     pub async fn wait_until_settled(&self) {
         let mut phase = self.phase.subscribe();
-        while !self.first_attempt_done.load(Ordering::Acquire) {
-            if phase.changed().await.is_err() {
-                return;
-            }
-        }
+        drop(phase.wait_for(|_| self.first_attempt_done.load(Ordering::Acquire)).await);
     }
 
     /// Publishes the state of the connection.
