@@ -81,31 +81,21 @@ impl Stdio {
 
     /// Returns the next line without its line break.
     pub async fn receive(&mut self, limit: Duration) -> Result<Option<ReceivedMessage>, ProbeError> {
-        let line = async {
-            loop {
-                // Bytes that were read before a timeout stay in `partial`.
-                let bytes = self.stdout.fill_buf().await.map_err(|_| ProbeError::Closed)?;
-                if bytes.is_empty() {
-                    return Err(ProbeError::Closed);
-                }
-                let end = bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
-                let length = end.unwrap_or(bytes.len());
-                self.partial.extend_from_slice(bytes.get(..length).unwrap_or_default());
-                self.stdout.consume(length);
-                self.budget.charge(length)?;
-                if end.is_some() {
-                    return Ok(());
-                }
-                if self.partial.len() > MAX_MESSAGE_BYTES {
-                    return Err(ProbeError::InvalidData("a line without an end".to_owned()));
-                }
-            }
-        };
-        match tokio::time::timeout(limit, line).await {
+        // Bytes that were read before a timeout stay in `partial`.
+        let max_bytes = (MAX_MESSAGE_BYTES + 1).saturating_sub(self.partial.len()) as u64;
+        let mut rest = (&mut self.stdout).take(max_bytes);
+        match tokio::time::timeout(limit, rest.read_until(b'\n', &mut self.partial)).await {
             Err(_) => return Ok(None),
-            Ok(outcome) => outcome?,
+            Ok(read) => read.map_err(|_| ProbeError::Closed)?,
+        };
+        if !self.partial.ends_with(b"\n") {
+            return Err(match self.partial.len() {
+                0..=MAX_MESSAGE_BYTES => ProbeError::Closed,
+                _ => ProbeError::InvalidData("a line without an end".to_owned()),
+            });
         }
         let bytes = std::mem::take(&mut self.partial);
+        self.budget.charge(bytes.len())?;
         let text = String::from_utf8_lossy(&bytes).trim_end_matches(['\r', '\n']).to_owned();
         Ok(Some(ReceivedMessage { text, status: None }))
     }
