@@ -13,6 +13,7 @@
 //! outlive every process that it supervises.
 
 use std::{
+    collections::HashSet,
     ffi::OsString,
     future::poll_fn,
     io::{IoSliceMut, Write},
@@ -54,9 +55,10 @@ pub(crate) const KILL_ORDER: &[u8] = b"kill\n";
 const SELF_EXIT_TIME: Duration = Duration::from_secs(2);
 /// Time between SIGTERM and SIGKILL.
 const TERMINATION_TIME: Duration = Duration::from_secs(2);
-/// Time between rounds of SIGKILL. A process that is left after a round was forked during it, or belongs to another user, so
-/// that the guard can only wait for its end.
-const KILL_INTERVAL: Duration = Duration::from_millis(200);
+/// Initial time between rounds of SIGKILL. A process that is left after a round was forked during it.
+const KILL_INTERVAL: Duration = Duration::from_millis(20);
+/// Maximum time between rounds of SIGKILL, for processes that the guard may not signal (of another user).
+const MAX_KILL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A report from the guard to the gateway, one JSON text on each line.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -205,7 +207,7 @@ enum Phase {
     Running,
     AwaitingExit { until: Instant },
     Terminating { until: Instant },
-    Killing { until: Instant },
+    Killing { next: Instant, pause: Duration, remaining: HashSet<processes::ProcessIdentity> },
 }
 
 /// Supervises the server until no descendant is left.
@@ -224,7 +226,14 @@ async fn supervise(server: Pid, control: &mut Control, mut signals: Signals) {
         let before_termination = matches!(phase, Phase::Running | Phase::AwaitingExit { .. });
         let deadline = match phase {
             Phase::Running => None,
-            Phase::AwaitingExit { until } | Phase::Terminating { until } | Phase::Killing { until } => Some(until),
+            Phase::AwaitingExit { until } | Phase::Terminating { until } => Some(until),
+            Phase::Killing { next, .. } => Some(next),
+        };
+        let timer = async {
+            match deadline {
+                Some(deadline) => sleep_until(deadline).await,
+                None => std::future::pending().await,
+            }
         };
         let ending = poll_fn(|cx| match signals.ending.iter_mut().any(|signal| signal.poll_recv(cx).is_ready()) {
             true => Poll::Ready(()),
@@ -233,15 +242,15 @@ async fn supervise(server: Pid, control: &mut Control, mut signals: Signals) {
         tokio::select! {
             _ = signals.child.recv() => {}
             event = control.next_event(), if is_running => phase = match event {
-                ControlEvent::Kill => kill(server),
+                ControlEvent::Kill => kill(server, &phase),
                 ControlEvent::Terminate => terminate(server),
                 ControlEvent::GatewayGone => Phase::AwaitingExit { until: Instant::now() + SELF_EXIT_TIME },
             },
             // A service manager signals every process of the service: the guard then terminates its server as usual.
             () = ending, if before_termination => phase = terminate(server),
-            () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => phase = match phase {
+            () = timer => phase = match phase {
                 Phase::AwaitingExit { .. } => terminate(server),
-                _ => kill(server),
+                _ => kill(server, &phase),
             },
         }
     }
@@ -253,9 +262,16 @@ fn terminate(server: Pid) -> Phase {
     Phase::Terminating { until: Instant::now() + TERMINATION_TIME }
 }
 
-fn kill(server: Pid) -> Phase {
-    processes::signal_descendants(server, &[Signal::KILL]);
-    Phase::Killing { until: Instant::now() + KILL_INTERVAL }
+fn kill(server: Pid, phase: &Phase) -> Phase {
+    let killed = processes::signal_descendants(server, &[Signal::KILL]);
+    let pause = match phase {
+        // The same processes as before cannot be killed and are only waited for.
+        Phase::Killing { pause, remaining, .. } if !killed.is_empty() && *remaining == killed => {
+            (*pause * 2).min(MAX_KILL_INTERVAL)
+        }
+        _ => KILL_INTERVAL,
+    };
+    Phase::Killing { next: Instant::now() + pause, pause, remaining: killed }
 }
 
 enum ReapOutcome {

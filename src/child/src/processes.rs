@@ -25,18 +25,18 @@ struct Stat {
 /// The id and the start time of a process, which together identify it.
 pub(crate) type ProcessIdentity = (Pid, u64);
 
-/// Sends signals to every living descendant of this process, whatever its group and session. Without `/proc`, it signals the
-/// process group `group`.
+/// Sends signals to every living descendant of this process, whatever its group and session, and returns them. Without
+/// `/proc`, it signals the process group `group`.
 ///
 /// Best effort: processes that keep forking may be missed, so callers that must be sure call it again.
-pub(crate) fn signal_descendants(group: Pid, signals: &[Signal]) {
-    let mut signalled: HashSet<ProcessIdentity> = HashSet::new();
+pub(crate) fn signal_descendants(group: Pid, signals: &[Signal]) -> HashSet<ProcessIdentity> {
+    let mut signalled = HashSet::new();
     for _ in 0..MAX_SCANS {
         let Some(processes) = find_descendants(getpid()) else {
             for signal in signals {
                 let _ = kill_process_group(group, *signal);
             }
-            return;
+            break;
         };
         let before = signalled.len();
         for (pid, start_ticks) in processes {
@@ -45,9 +45,10 @@ pub(crate) fn signal_descendants(group: Pid, signals: &[Signal]) {
             }
         }
         if signalled.len() == before {
-            return;
+            break;
         }
     }
+    signalled
 }
 
 /// Sends signals to a process if it is still the one with that start time.
