@@ -3,6 +3,8 @@
 
 use std::{
     borrow::Cow,
+    collections::HashMap,
+    hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -30,6 +32,10 @@ const MIN_SECRET_BYTES: usize = 4;
 const MAX_LAST_LINES: usize = 20;
 /// The maximum number of characters of a line in the status of a server.
 const MAX_STDERR_CHARS: usize = 500;
+/// A process that exits by itself before it is this old has failed to start. Several in a row are a crash loop.
+const STARTUP_TIME: Duration = Duration::from_secs(10);
+/// The maximum number of remembered lines of processes that failed to start.
+const MAX_REMEMBERED_LINES: usize = 1000;
 /// Lines that look like errors belong together if they arrive within this time of each other. The first of these lines
 /// is kept.
 const ERROR_GROUP_TIME: Duration = Duration::from_secs(1);
@@ -42,6 +48,10 @@ pub(super) struct StderrHistory {
     recent_process: u64,
     /// The process and time of the last line that looks like an error.
     last_error: Option<(u64, Instant)>,
+    /// Hashes of the lines of starting processes (see [`hash_line`]), each with the number of the first process that wrote it.
+    startup_lines: HashMap<u64, u64>,
+    /// The number of consecutive processes that failed to start.
+    failures: u64,
     /// The number of the process that was started last.
     last_process: u64,
 }
@@ -69,6 +79,34 @@ impl StderrHistory {
         }
         self.summary.last_lines.push_back(line);
     }
+
+    /// Remembers a line of a process that is starting. Returns `true` if an earlier process wrote the same line and
+    /// failed to start.
+    fn remember_startup_line(&mut self, process: u64, line: &str) -> bool {
+        let line_hash = hash_line(line);
+        match self.startup_lines.get(&line_hash) {
+            Some(first) => self.failures > 0 && *first < process,
+            None => {
+                if self.startup_lines.len() < MAX_REMEMBERED_LINES {
+                    self.startup_lines.insert(line_hash, process);
+                }
+                false
+            }
+        }
+    }
+}
+
+/// Returns a hash of the line that ignores digits, and therefore times, process ids and addresses.
+fn hash_line(line: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for (at, part) in line.split("0x").enumerate() {
+        // An address is a number whose digits may be letters.
+        let part = if at == 0 { part } else { part.trim_start_matches(|c: char| c.is_ascii_hexdigit()) };
+        part.split(|c: char| c.is_ascii_digit())
+            .filter(|part| !part.is_empty())
+            .for_each(|part| part.hash(&mut hasher));
+    }
+    hasher.finish()
 }
 
 /// Returns `true` if the line describes an error. Indented lines, such as frames of a stack, and warnings do not count.
@@ -95,6 +133,7 @@ pub(super) struct ServerLog {
     history: Arc<Mutex<StderrHistory>>,
     /// The number of the process among those of the server.
     process: u64,
+    started_at: Instant,
 }
 
 /// The output of one process on stderr.
@@ -103,6 +142,8 @@ struct OutputState {
     throttle: Throttle,
     /// The last line, if the throttle kept it out of the log.
     unlogged: Option<Vec<u8>>,
+    /// The number of lines that were omitted because an earlier process wrote the same.
+    repeated: u64,
 }
 
 impl ServerLog {
@@ -120,15 +161,29 @@ impl ServerLog {
             history.last_process += 1;
             history.last_process
         };
-        Self { server: server.to_owned(), secrets, history, process }
+        Self { server: server.to_owned(), secrets, history, process, started_at: Instant::now() }
     }
 
     /// Logs how the process ended. `has_failed` is `true` if the process ended without being stopped by the gateway.
     pub(super) fn log_exit(&self, description: &str, has_failed: bool) {
-        if has_failed {
-            tracing::warn!(target: "countersign_upstream", upstream = %self.server, "{description}");
-        } else {
-            tracing::debug!(target: "countersign_upstream", upstream = %self.server, "the server was stopped: {description}");
+        let failures = {
+            let mut history = self.history.lock();
+            if self.started_at.elapsed() >= STARTUP_TIME {
+                history.failures = 0;
+                history.startup_lines.clear();
+            } else if has_failed {
+                history.failures += 1;
+            }
+            history.failures
+        };
+        match (has_failed, failures) {
+            (false, _) => {
+                tracing::debug!(target: "countersign_upstream", upstream = %self.server, "the server was stopped: {description}");
+            }
+            (true, 0 | 1) => tracing::warn!(target: "countersign_upstream", upstream = %self.server, "{description}"),
+            (true, times) => {
+                tracing::warn!(target: "countersign_upstream", upstream = %self.server, times, "{description} again");
+            }
         }
     }
 
@@ -160,6 +215,10 @@ impl ServerLog {
             self.history.lock().record(self.process, &self.redact_line(&line), Instant::now());
         }
         self.log_omitted(output.throttle.take_omitted());
+        if output.repeated > 0 {
+            tracing::info!(target: "countersign_upstream", upstream = %self.server, lines = output.repeated,
+                "lines on stderr that repeat an earlier failed start were omitted");
+        }
     }
 
     /// Records and logs a line unless it is empty.
@@ -175,8 +234,16 @@ impl ServerLog {
             return;
         }
         let line = self.redact_line(line);
-        self.history.lock().record(self.process, &line, now);
-        tracing::info!(target: "countersign_upstream", upstream = %self.server, "{line}");
+        let is_repeated = {
+            let mut history = self.history.lock();
+            history.record(self.process, &line, now);
+            now.duration_since(self.started_at) < STARTUP_TIME && history.remember_startup_line(self.process, &line)
+        };
+        if is_repeated {
+            output.repeated += 1;
+        } else {
+            tracing::info!(target: "countersign_upstream", upstream = %self.server, "{line}");
+        }
     }
 
     /// Logs a line on stdout that is not a message.
@@ -303,5 +370,34 @@ mod tests {
         let next = ServerLog::new("s", std::iter::empty(), Arc::clone(&history));
         next.log_line(b"again", &mut OutputState::default());
         assert_eq!(history.lock().summary.last_lines, ["again"]);
+    }
+
+    #[test]
+    fn crash_loop_logs_repeated_lines_once() {
+        let history = Arc::new(Mutex::new(StderrHistory::default()));
+        let logged = |lines: &[&str], failed: bool| {
+            let log = ServerLog::new("s", std::iter::empty(), Arc::clone(&history));
+            let mut output = OutputState::default();
+            for line in lines {
+                log.log_line(line.as_bytes(), &mut output);
+            }
+            log.log_exit("it exited", failed);
+            lines.len() as u64 - output.repeated
+        };
+        // Lines of processes that did not fail are always logged, because one server may run several processes.
+        assert_eq!((logged(&["hello"], false), logged(&["hello"], false)), (1, 1));
+        assert_eq!(logged(&["at 10:00:01", "Traceback", "Traceback"], true), 3);
+        assert_eq!(logged(&["at 10:00:07", "Traceback", "Traceback", "and more"], true), 1);
+        assert_eq!(logged(&["Traceback"], true), 0);
+        assert_eq!(logged(&["<Handle object at 0x7f3a9c01beef>"], true), 1);
+        assert_eq!(logged(&["<Handle object at 0x7f51d0ff00>"], true), 0);
+        assert_eq!(history.lock().failures, 5);
+        // A process that runs for long enough ends the crash loop.
+        history.lock().failures = 3;
+        let mut log = ServerLog::new("s", std::iter::empty(), Arc::clone(&history));
+        log.started_at = Instant::now().checked_sub(STARTUP_TIME).unwrap();
+        log.log_exit("it exited", true);
+        assert_eq!(history.lock().failures, 0);
+        assert_eq!(logged(&["Traceback"], true), 1);
     }
 }
