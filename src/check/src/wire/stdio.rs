@@ -82,12 +82,14 @@ impl Stdio {
     /// Returns the next line without its line break.
     pub async fn receive(&mut self, limit: Duration) -> Result<Option<ReceivedMessage>, ProbeError> {
         // Bytes that were read before a timeout stay in `partial`.
-        let max_bytes = (MAX_MESSAGE_BYTES + 1).saturating_sub(self.partial.len()) as u64;
+        let read_before = self.partial.len();
+        let max_bytes = (MAX_MESSAGE_BYTES + 1).saturating_sub(read_before) as u64;
         let mut rest = (&mut self.stdout).take(max_bytes);
-        match tokio::time::timeout(limit, rest.read_until(b'\n', &mut self.partial)).await {
-            Err(_) => return Ok(None),
-            Ok(read) => read.map_err(|_| ProbeError::Closed)?,
-        };
+        let read = tokio::time::timeout(limit, rest.read_until(b'\n', &mut self.partial)).await;
+        // What was read counts even if its line never ends.
+        self.budget.charge(self.partial.len() - read_before)?;
+        let Ok(read) = read else { return Ok(None) };
+        read.map_err(|_| ProbeError::Closed)?;
         if !self.partial.ends_with(b"\n") {
             return Err(match self.partial.len() {
                 0..=MAX_MESSAGE_BYTES => ProbeError::Closed,
@@ -95,7 +97,6 @@ impl Stdio {
             });
         }
         let bytes = std::mem::take(&mut self.partial);
-        self.budget.charge(bytes.len())?;
         let text = String::from_utf8_lossy(&bytes).trim_end_matches(['\r', '\n']).to_owned();
         Ok(Some(ReceivedMessage { text, status: None }))
     }
