@@ -68,7 +68,7 @@ pub(crate) struct HttpTarget {
 }
 
 impl HttpTarget {
-    /// Creates the target. An invalid URL is reported when a link is opened.
+    /// Creates the target. An invalid URL or header is reported when a link is opened.
     pub fn new(server: &str, url: &Url, configured: &[(String, Secret)], authorities: Option<&Authorities>) -> Self {
         let mut url_without_user = url.clone();
         let _ = url_without_user.set_username("");
@@ -79,15 +79,16 @@ impl HttpTarget {
 
         let mut headers = HeaderMap::new();
         headers.insert(header::USER_AGENT, HeaderValue::from_static(countersign_net::USER_AGENT));
-        let uri = url_without_user.as_str().parse::<Uri>().map_err(|error| error.to_string());
+        let mut uri = url_without_user.as_str().parse::<Uri>().map_err(|error| error.to_string());
         let authorization = countersign_net::basic_authorization(url);
         if let Some(Ok(value)) = authorization.map(|value| HeaderValue::from_str(&value)) {
             headers.insert(header::AUTHORIZATION, value);
         }
         for (name, Secret(value)) in configured {
-            // The configuration has checked both.
-            if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) {
-                headers.insert(name, value);
+            match (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) {
+                (Ok(name), Ok(value)) => _ = headers.insert(name, value),
+                // The error omits the value, which is a secret.
+                _ => uri = Err(format!("the configured header `{name}` is not an HTTP header")),
             }
         }
         let access = Access { trust: TlsTrust::new(authorities), credentials: None };
