@@ -32,7 +32,7 @@ async fn concurrent_requests_are_answered_byte_for_byte() {
     child.wait_for_end().await;
     child.wait_until_gone().await;
     assert!(matches!(child.call("echo", "{}").await, Err(LinkError::Unreachable(_))));
-    assert!(matches!(child.link.notify("notifications/x", None).await, Err(LinkError::Unreachable(_))));
+    assert!(matches!(child.link.send_initialized().await, Err(LinkError::Unreachable(_))));
 }
 
 #[tokio::test]

@@ -2,8 +2,7 @@
 //! answers with a welcome or a refusal. All further lines are MCP messages.
 //!
 //! Programs and gateways may have different versions. Both sides therefore ignore members that they do not know, and a
-//! member never changes its meaning. A gateway sends members that the first programs did not know (`leaving`, `background`)
-//! only to a program whose own line has such a member (`replace`).
+//! member never changes its meaning.
 
 use std::{io, time::Duration};
 
@@ -49,10 +48,9 @@ pub struct Hello {
     /// The key from the first of [`KEY_VARIABLES`] that is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// `true` asks a detached gateway to end if it is older than this program. Programs from before this was possible omit
-    /// the member.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub replace: Option<bool>,
+    /// `true` asks a detached gateway to end if it is older than this program.
+    #[serde(default)]
+    pub replace: bool,
 }
 
 impl std::fmt::Debug for Hello {
@@ -66,7 +64,7 @@ impl Hello {
     /// Creates the hello of this process.
     pub fn from_process(key: Option<String>) -> Self {
         let version = OWN_VERSION.to_owned();
-        Self { handshake_version: 1, version, pid: std::process::id(), key, replace: Some(false) }
+        Self { handshake_version: 1, version, pid: std::process::id(), key, replace: false }
     }
 }
 
@@ -128,15 +126,13 @@ pub async fn accept_handshake<T>(
         }
         Err(reason) => Err((*reason).to_owned()),
     };
-    let replace = hello.as_ref().ok().and_then(|hello| hello.replace);
-    let newer = hello.ok().map(|hello| hello.version).filter(|version| is_newer(version, OWN_VERSION));
+    let newer = hello.ok().filter(|hello| is_detached && hello.replace && is_newer(&hello.version, OWN_VERSION));
     let (outcome, answer) = match (admitted, newer) {
         (Err(reason), _) => (None, HelloAnswer::Refused { reason }),
-        (Ok(_), Some(newer)) if is_detached && replace == Some(true) => {
-            (Some(HelloOutcome::Leave(newer)), HelloAnswer::Leaving { version: OWN_VERSION.to_owned() })
+        (Ok(_), Some(newer)) => {
+            (Some(HelloOutcome::Leave(newer.version)), HelloAnswer::Leaving { version: OWN_VERSION.to_owned() })
         }
-        (Ok(admitted), _) => {
-            let is_detached = is_detached && replace.is_some();
+        (Ok(admitted), None) => {
             (Some(HelloOutcome::Serve(admitted)), HelloAnswer::Welcome { version: OWN_VERSION.to_owned(), is_detached })
         }
     };
@@ -227,7 +223,7 @@ mod tests {
         for (is_detached, version, replace, answer) in [
             (true, "99.0.0", ",\"replace\":true", format!("{{\"leaving\":\"{own_version}\"}}\n")),
             (true, "99.0.0", ",\"replace\":false", format!("{{\"welcome\":\"{own_version}\",\"background\":true}}\n")),
-            (true, "99.0.0", "", format!("{{\"welcome\":\"{own_version}\"}}\n")),
+            (true, "99.0.0", "", format!("{{\"welcome\":\"{own_version}\",\"background\":true}}\n")),
             (
                 true,
                 own_version,

@@ -100,7 +100,7 @@ pub async fn connect_or_start(
             continue;
         };
         // Another process may have started a gateway before the lock was taken. An older one is now asked to end.
-        let replacing = Hello { replace: Some(true), ..hello.clone() };
+        let replacing = Hello { replace: true, ..hello.clone() };
         if let Some(connection) = connect(data, &replacing).await? {
             return Ok(connection);
         }

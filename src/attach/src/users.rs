@@ -47,17 +47,12 @@ impl Users {
     /// Waits until there were no users for `linger`, and before the first user for at least 30 s. Cancel-safe.
     pub async fn wait_until_idle(&self, linger: Duration) {
         let mut states = self.state.subscribe();
-        loop {
-            let now = Instant::now();
-            let State { count, had_user, idle_since } = *states.borrow_and_update();
-            let wait = if had_user { linger } else { linger.max(FIRST_USER_TIMEOUT) };
-            // While there are users, the end is at least `linger` away.
-            let end = if count == 0 { idle_since } else { now } + wait;
-            if count == 0 && end <= now {
+        while let Ok(state) = states.wait_for(|state| state.count == 0).await.map(|state| *state) {
+            let wait = if state.had_user { linger } else { linger.max(FIRST_USER_TIMEOUT) };
+            // The wait begins again with each user.
+            if timeout_at((state.idle_since + wait).into(), states.changed()).await.is_err() {
                 return;
             }
-            let wake = end.max(now + Duration::from_millis(1));
-            let _ = timeout_at(wake.into(), states.changed()).await;
         }
     }
 }

@@ -52,8 +52,7 @@ impl Fixture {
 
     /// Creates a fixture whose server has these capabilities. `adjust` changes the configuration of the upstream.
     pub async fn with_config(era: Era, capabilities: &Value, adjust: impl FnOnce(&mut UpstreamConfig)) -> Self {
-        let kind = if era == Era::Legacy { LinkKind::Streams } else { LinkKind::Stateless };
-        Self::with_link_kind(era, kind, capabilities, adjust).await
+        Self::with_link_kind(era, LinkKind::Streams, capabilities, adjust).await
     }
 
     /// Creates a fixture like [`Self::with_config`], whose server has links of this kind.

@@ -161,6 +161,11 @@ impl Probe {
         Ok(conn)
     }
 
+    /// Sends a correct request on a connection of its own, and returns the response.
+    pub async fn ask(&self, method: &str, params: Value) -> Result<Value, ProbeError> {
+        self.connect_ready().await?.ask(method, params).await
+    }
+
     /// Builds a message with the members that the revision requires.
     pub fn message(&self, id: Option<&Value>, method: &str, mut params: Value) -> Value {
         if self.is_modern() {

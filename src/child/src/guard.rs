@@ -33,6 +33,7 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 use tokio::{
+    io::AsyncReadExt as _,
     net::UnixStream,
     signal::unix::{SignalKind, signal},
     time::{Instant, sleep_until},
@@ -103,7 +104,7 @@ pub fn main(mut args: impl Iterator<Item = OsString>) -> Result<ExitCode, String
     runtime.block_on(async {
         // The signal handlers come first, so that no end of a child is missed and no signal ends a guard that has a child.
         let signals = Signals::new().map_err(|error| format!("cannot handle signals: {error}"))?;
-        let control = Control::new(control).map_err(|error| format!("cannot use its socket: {error}"))?;
+        let mut control = Control::new(control).map_err(|error| format!("cannot use its socket: {error}"))?;
         let mut command = Command::new(program);
         let [stdin, stdout, stderr] = server;
         command.args(args).stdin(stdin).stdout(stdout).stderr(stderr).process_group(0);
@@ -118,7 +119,7 @@ pub fn main(mut args: impl Iterator<Item = OsString>) -> Result<ExitCode, String
                 let pid = Pid::from_child(&child);
                 let start_ticks = processes::read_start_ticks(pid).unwrap_or(0);
                 control.send_report(&GuardReport::Started { pid: pid.as_raw_nonzero().get(), start_ticks });
-                supervise(pid, &control, signals).await;
+                supervise(pid, &mut control, signals).await;
                 Ok(ExitCode::SUCCESS)
             }
             Err(error) => {
@@ -169,18 +170,12 @@ impl Control {
     }
 
     /// Waits for the gateway's order or for its end.
-    async fn next_event(&self) -> ControlEvent {
+    async fn next_event(&mut self) -> ControlEvent {
         let mut buffer = [0_u8; 64];
-        loop {
-            if self.reader.readable().await.is_err() {
-                return ControlEvent::GatewayGone;
-            }
-            match self.reader.try_read(&mut buffer) {
-                Ok(count @ 1..) if buffer.get(..count) == Some(KILL_ORDER) => return ControlEvent::Kill,
-                Ok(1..) => return ControlEvent::Terminate,
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                Ok(0) | Err(_) => return ControlEvent::GatewayGone,
-            }
+        match self.reader.read(&mut buffer).await {
+            Ok(count @ 1..) if buffer.get(..count) == Some(KILL_ORDER) => ControlEvent::Kill,
+            Ok(1..) => ControlEvent::Terminate,
+            Ok(0) | Err(_) => ControlEvent::GatewayGone,
         }
     }
 }
@@ -216,7 +211,7 @@ enum Phase {
 }
 
 /// Supervises the server until no descendant is left.
-async fn supervise(server: Pid, control: &Control, mut signals: Signals) {
+async fn supervise(server: Pid, control: &mut Control, mut signals: Signals) {
     let mut phase = Phase::Running;
     loop {
         match reap(server, control) {

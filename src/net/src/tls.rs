@@ -28,7 +28,7 @@ pub fn public_roots() -> RootCertStore {
 
 /// Returns the root certificates of the public authorities and the given ones, which [`read_authorities`] has
 /// validated.
-pub fn roots_with_authorities(authorities: impl IntoIterator<Item = CertificateDer<'static>>) -> RootCertStore {
+fn roots_with_authorities(authorities: impl IntoIterator<Item = CertificateDer<'static>>) -> RootCertStore {
     let mut roots = public_roots();
     roots.add_parsable_certificates(authorities);
     roots

@@ -132,7 +132,7 @@ mod tests {
 
     /// Connects a modern upstream that offers the extension.
     async fn serve(name: &str, extension: &str) -> RouteTarget {
-        let server = FakeServer::new(Era::Modern, LinkKind::Stateless);
+        let server = FakeServer::new(Era::Modern, LinkKind::Streams);
         *server.capabilities.lock() = json!({ "tools": {}, "extensions": { extension: {} } });
         let target = UpstreamTarget::Command { command: "x".into(), args: vec![], env: Default::default(), cwd: None };
         RouteTarget::Upstream(connected_upstream(UpstreamConfig::new(name, target), &server).await)

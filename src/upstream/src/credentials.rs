@@ -97,9 +97,8 @@ pub trait Credentials: Send + Sync + 'static {
 
 /// Provides the credentials of all accounts.
 pub trait CredentialSource: Send + Sync + 'static {
-    /// Returns the credentials of an account at a server; `None` if the server is used without an account. If the server has
-    /// several addresses, the tokens are those for the first one. The same account always has the same credentials while the
-    /// configuration of the server stays the same.
+    /// Returns the credentials of an account at a server; `None` if the server is used without an account. The same account
+    /// always has the same credentials while the configuration of the server stays the same.
     fn credentials(&self, server: &Arc<UpstreamConfig>, holder: &AccountHolder) -> Option<Arc<dyn Credentials>>;
 
     /// Returns the holder of the account that is used for the calls of a principal.

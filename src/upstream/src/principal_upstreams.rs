@@ -7,13 +7,12 @@ use std::{
     time::Duration,
 };
 
-use actix::{Actor, Handler, Message, ResponseFuture};
 use jiff::Timestamp;
 
 use crate::{
     credentials::{AccountHolder, AuthorizationError, Credentials},
     server::{
-        Phase, Upstream, UpstreamActor,
+        Phase, Upstream,
         accounts::{AccountCredentials, PersonalUpstreams, UpstreamAccounts},
     },
 };
@@ -105,8 +104,9 @@ impl Upstream {
                 configured_upstream,
             });
             let upstream = Self::with_accounts(Arc::clone(&self.config), connectors, accounts);
-            let actor = UpstreamActor(Arc::clone(&upstream));
-            let _ = upstream.actor.set(UpstreamActor::start_in_arbiter(&personal_upstreams.thread, move |_| actor));
+            if let Some(thread) = self.thread.get() {
+                upstream.start_on(thread.clone());
+            }
             upstream
         })
     }
@@ -125,9 +125,8 @@ impl Upstream {
 
     /// Prepares credentials on the thread of the upstreams, because their futures stay on one thread.
     async fn prepare(&self, credentials: Arc<dyn Credentials>) -> Result<(), AuthorizationError> {
-        let closed_error = || AuthorizationError::Unavailable("is being closed".to_owned());
-        let actor = self.actor.get().ok_or_else(closed_error)?;
-        actor.send(Prepare(credentials)).await.unwrap_or_else(|_| Err(closed_error()))
+        let prepared = self.run_on_thread(move || async move { credentials.prepare().await }).await;
+        prepared.unwrap_or_else(|| Err(AuthorizationError::Unavailable("is being closed".to_owned())))
     }
 
     /// Connects again after a person has connected or disconnected the account of this holder.
@@ -135,7 +134,9 @@ impl Upstream {
         let Some(accounts) = &self.accounts else { return };
         match (&accounts.personal_upstreams, holder) {
             (Some(personal_upstreams), _) => {
-                personal_upstreams.retire(holder);
+                if let Some(closed) = personal_upstreams.remove(holder) {
+                    self.spawn_on_thread(move || closed.drain());
+                }
                 // A stored account proves that the server requires one.
                 if accounts.source.known_holders(&self.config).contains(holder) {
                     self.require_personal_accounts();
@@ -147,18 +148,5 @@ impl Upstream {
             (None, _) => return,
         }
         self.account_changed.notify_one();
-    }
-}
-
-/// Asks the actor to prepare credentials on its thread. It fails as [`Credentials::prepare`] does.
-#[derive(Message)]
-#[rtype(result = "Result<(), AuthorizationError>")]
-struct Prepare(Arc<dyn Credentials>);
-
-impl Handler<Prepare> for UpstreamActor {
-    type Result = ResponseFuture<Result<(), AuthorizationError>>;
-
-    fn handle(&mut self, prepare: Prepare, _: &mut Self::Context) -> Self::Result {
-        Box::pin(async move { prepare.0.prepare().await })
     }
 }

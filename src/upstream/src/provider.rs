@@ -1,14 +1,13 @@
 //! The provider of an upstream: its lists for the router, and its tools for the Executor.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use serde_json::value::RawValue;
 use tokio::sync::broadcast;
-use tokio_util::sync::CancellationToken;
 
 use crate::{
-    calls::actor::Execute,
+    calls::execute::execute_change,
     server::{CONNECT_TOOL, Upstream, accounts::PersonalUpstreams},
 };
 use countersign_config::Serialization;
@@ -107,17 +106,19 @@ impl Provider for Upstream {
         let closed_error = |outcome: &str| self.unavailable_error("is being closed").with("outcome", outcome);
         let upstream = self.weak_self.upgrade().ok_or_else(|| closed_error("not_applied"))?;
         let upstream = upstream.for_principal(&ctx.principal).await?;
-        let actor = upstream.actor.get().ok_or_else(|| closed_error("not_applied"))?;
-        let dropped = CancellationToken::new();
-        let _dropped = dropped.clone().drop_guard();
-        let execute = Execute { tool: tool.into(), arguments: arguments.to_owned(), context: ctx.clone(), dropped };
-        // The mailbox may have closed before or after it accepted the message, so the outcome is unknown.
-        match actor.send(execute).await {
-            Ok(result) => result,
-            Err(actix::MailboxError::Closed) if upstream.stop.is_cancelled() => {
+        upstream.thread.get().ok_or_else(|| closed_error("not_applied"))?;
+        // The call is also cancelled if its result is no longer awaited here.
+        let cancel = ctx.cancel.child_token();
+        let _cancel_on_drop = cancel.clone().drop_guard();
+        let context = CallContext { cancel, ..ctx.clone() };
+        let (target, tool, arguments) = (Arc::clone(&upstream), tool.to_owned(), arguments.to_owned());
+        // The thread may have ended before or after the call was sent, so the outcome is unknown then.
+        match upstream.run_on_thread(move || execute_change(target, tool, arguments, context)).await {
+            Some(result) => result,
+            None if upstream.stop.is_cancelled() => {
                 Err(self.unavailable_error("was closed meanwhile").with("outcome", "unknown"))
             }
-            Err(_) => Err(closed_error("unknown")),
+            None => Err(closed_error("unknown")),
         }
     }
 

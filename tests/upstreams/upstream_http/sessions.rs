@@ -162,7 +162,7 @@ async fn dropped_request_sends_cancellation() {
     assert_eq!(cancelled.json()["params"]["requestId"], 9);
     assert_eq!(cancelled.header("mcp-session-id"), Some("s-1"));
     // An answered request is not cancelled.
-    let _ = link.notify("notifications/roots/list_changed", None).await;
+    let _ = link.send_initialized().await;
     assert_eq!(server.log.rpcs().iter().filter(|rpc| *rpc == "notifications/cancelled").count(), 1);
 }
 

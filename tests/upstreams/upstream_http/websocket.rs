@@ -6,7 +6,7 @@ use actix_codec::Framed;
 use actix_http::ws::{Codec, Frame, Item, Message, hash_key};
 use countersign_config::UrlTransport;
 use countersign_protocol::Era;
-use countersign_upstream::{Link, LinkError, LinkKind, Listener, OutgoingRequest, detect::detect};
+use countersign_upstream::{Link, LinkError, LinkKind, OutgoingRequest, detect::detect};
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 
@@ -210,7 +210,7 @@ async fn server_that_dies_on_discovery_is_legacy() {
     let mut url = server.url.clone();
     url.set_scheme("ws").unwrap();
     let connector = connector(&url, &[], UrlTransport::WebSocket);
-    let found = within_max_wait(detect(connector, &|| RecordingListener::new() as Arc<dyn Listener>)).await.unwrap();
+    let found = within_max_wait(detect(connector, RecordingListener::new())).await.unwrap();
     assert_eq!(found.era(), Era::Legacy);
     assert_eq!(text(ask(&found.link, call(1)).await), "{}");
     assert_eq!(*server.connections.borrow(), 2);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{
-    Check, Group, MODERN_REVISION, Outcome, SpecPages, compact_json, ensure_code, ensure_response, error_code, fail,
+    Check, Group, Outcome, SpecPages, ensure_code, ensure_method_answer, ensure_response, error_code, fail,
     offered_lists, skip_unless_offered,
 };
 use crate::{probe::Probe, wire::ProbeError};
@@ -44,8 +44,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check::new("codes/reserved", Group::Codes, |probe| Box::pin(check_reserved(probe)))
         .must("No error has a code that the specification reserves: -32023 to -32099, and -32002.")
         .advice("Choose your own codes outside of -32768 to -32000.")
-        .spec(CODES)
-        .in_revisions(MODERN_REVISION..=MODERN_REVISION),
+        .stateless_spec(CODES.1),
 ];
 
 /// The time limit for the answer to a text that is not a message. Some servers never answer it.
@@ -67,12 +66,12 @@ async fn check_refusal(probe: Probe, text: &str, expected: i64) -> Outcome {
 }
 
 async fn check_method_not_found(probe: Probe) -> Outcome {
-    ensure_code(&probe.connect_ready().await?.ask("check/no-such-method", json!({})).await?, -32601)
+    ensure_code(&probe.ask("check/no-such-method", json!({})).await?, -32601)
 }
 
 async fn check_invalid_params(probe: Probe) -> Outcome {
     skip_unless_offered(&probe, "tools")?;
-    let response = probe.connect_ready().await?.ask("tools/call", json!({ "arguments": {} })).await?;
+    let response = probe.ask("tools/call", json!({ "arguments": {} })).await?;
     // Over HTTP, the header that mirrors the name is missing too.
     let is_header_error = probe.is_modern() && error_code(&response) == Some(-32020);
     ensure_response(error_code(&response) == Some(-32602) || is_header_error, &response)
@@ -81,7 +80,7 @@ async fn check_invalid_params(probe: Probe) -> Outcome {
 async fn check_unknown_tool(probe: Probe) -> Outcome {
     skip_unless_offered(&probe, "tools")?;
     let params = json!({ "name": "check_no_such_tool", "arguments": {} });
-    let response = probe.connect_ready().await?.ask("tools/call", params).await?;
+    let response = probe.ask("tools/call", params).await?;
     ensure_response(response.get("error").is_some(), &response)
 }
 
@@ -99,9 +98,7 @@ async fn collect_responses(probe: &Probe) -> Outcome<Vec<(&'static str, Value)>>
 
 async fn check_internal_error(probe: Probe) -> Outcome {
     for (method, response) in collect_responses(&probe).await? {
-        if error_code(&response) == Some(-32603) {
-            return fail(format!("{method} is answered with {}", compact_json(&response["error"])));
-        }
+        ensure_method_answer(error_code(&response) != Some(-32603), method, &response["error"])?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    Check, Group, Outcome, SpecPages, compact_json, ensure, ensure_none, ensure_response, error_code, fail,
+    Check, Group, Outcome, compact_json, ensure, ensure_method_answer, ensure_none, ensure_response, error_code,
     offered_lists,
 };
 use crate::{
@@ -11,52 +11,52 @@ use crate::{
     wire::ProbeError,
 };
 
-const INITIALIZATION: SpecPages = ("basic/lifecycle#initialization", "basic/lifecycle");
-const NEGOTIATION: SpecPages = ("basic/lifecycle#version-negotiation", "basic/lifecycle");
+const INITIALIZATION: &str = "basic/lifecycle#initialization";
+const NEGOTIATION: &str = "basic/lifecycle#version-negotiation";
 
 pub(super) const CHECKS: &[Check] = &[
     Check::new("handshake/version-format", Group::Handshake, |probe| Box::pin(check_version_format(probe)))
         .must("The version in the answer to `initialize` is a date, `YYYY-MM-DD`.")
         .advice("Name a revision of the specification.")
-        .spec(NEGOTIATION),
+        .handshake_spec(NEGOTIATION),
     Check::new("handshake/known-version", Group::Handshake, |probe| Box::pin(check_known_version(probe)))
         .must("The server agrees to a requested version that it supports.")
         .advice("Answer with the client's version if you support it.")
-        .spec(NEGOTIATION),
+        .handshake_spec(NEGOTIATION),
     Check::new("handshake/unknown-version", Group::Handshake, |probe| Box::pin(check_unknown_version(probe)))
         .must("An unknown version is answered with one that the server supports, or with an error.")
         .advice("Never repeat a version that you do not support.")
-        .spec(NEGOTIATION),
+        .handshake_spec(NEGOTIATION),
     Check::new("handshake/server-info", Group::Handshake, |probe| Box::pin(check_server_info(probe)))
         .must("`serverInfo` has a name and a version.")
         .advice("Identify your server in the answer to `initialize`.")
-        .spec(INITIALIZATION),
+        .handshake_spec(INITIALIZATION),
     Check::new("handshake/capabilities", Group::Handshake, |probe| Box::pin(check_capabilities(probe)))
         .must("`capabilities` is an object whose values are objects.")
         .advice("Answer with an object of objects, which may be empty.")
-        .spec(INITIALIZATION),
+        .handshake_spec(INITIALIZATION),
     Check::new("handshake/capabilities-answer", Group::Handshake, |probe| Box::pin(check_capabilities_answer(probe)))
         .must("The methods of each declared capability are answered with a result.")
         .advice("Declare only what you implement.")
-        .spec(("basic/lifecycle#capability-negotiation", "basic/lifecycle")),
+        .handshake_spec("basic/lifecycle#capability-negotiation"),
     Check::new("handshake/ping", Group::Handshake, |probe| Box::pin(check_ping(probe)))
         .must("A ping is answered with an empty result.")
         .advice("Answer `ping` with `{}`.")
-        .spec(("basic/utilities/ping", "basic/utilities/ping")),
+        .handshake_spec("basic/utilities/ping"),
     Check::new("handshake/initialize-without-params", Group::Handshake, |probe| {
         Box::pin(check_initialize_without_params(probe))
     })
     .should("`initialize` without its parameters is answered with an error.")
     .advice("Validate the parameters of `initialize`, and answer with -32602.")
-    .spec(INITIALIZATION),
+    .handshake_spec(INITIALIZATION),
     Check::new("handshake/early-request", Group::Handshake, |probe| Box::pin(check_early_request(probe)))
         .should("A request before `initialize` is answered, possibly with an error, and the handshake can continue.")
         .advice("Answer with an error until the handshake is complete, and keep the connection open.")
-        .spec(INITIALIZATION),
+        .handshake_spec(INITIALIZATION),
     Check::new("handshake/early-server-request", Group::Handshake, |probe| Box::pin(check_early_server_request(probe)))
         .should("Before `notifications/initialized` the server sends no requests but pings.")
         .advice("Wait for `notifications/initialized` before you send requests.")
-        .spec(INITIALIZATION),
+        .handshake_spec(INITIALIZATION),
 ];
 
 /// Fails and quotes the member of the server's handshake unless the condition holds.
@@ -110,15 +110,13 @@ async fn check_capabilities_answer(probe: Probe) -> Outcome {
         let response = conn.ask(method, json!({})).await?;
         // Not all servers with resources have templates.
         let is_missing = templates == Some(method) && error_code(&response) == Some(-32601);
-        if response.get("result").is_none() && !is_missing {
-            return fail(format!("{method} is answered with {}", compact_json(&response)));
-        }
+        ensure_method_answer(response.get("result").is_some() || is_missing, method, &response)?;
     }
     Ok(())
 }
 
 async fn check_ping(probe: Probe) -> Outcome {
-    let response = probe.connect_ready().await?.ask("ping", Value::Null).await?;
+    let response = probe.ask("ping", Value::Null).await?;
     let is_empty = response["result"].as_object().is_some_and(|result| result.keys().all(|key| key == "_meta"));
     ensure_response(is_empty, &response)
 }

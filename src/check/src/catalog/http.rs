@@ -5,8 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{
-    Check, Group, MODERN_REVISION, NEWEST_LEGACY, Outcome, SpecPages, compact_json, ensure, ensure_none, error_code,
-    skip, skip_unless_offered,
+    Check, Group, Outcome, SpecPages, compact_json, ensure, ensure_none, error_code, skip, skip_unless_offered,
 };
 use crate::{
     probe::{Probe, ProbeConnection},
@@ -16,104 +15,86 @@ use crate::{
 const LEGACY_HTTP: &str = "basic/transports#streamable-http";
 const MODERN_HTTP: &str = "basic/transports/streamable-http";
 const PAGE: SpecPages = (LEGACY_HTTP, MODERN_HTTP);
-const SESSIONS: SpecPages = ("basic/transports#session-management", MODERN_HTTP);
+const SESSIONS: &str = "basic/transports#session-management";
 
 pub(super) const CHECKS: &[Check] = &[
     Check::new("http/content-type", Group::Http, |probe| Box::pin(check_content_type(probe)))
         .must("A request is answered as `application/json` or `text/event-stream`.")
         .advice("Set `Content-Type` to one of them.")
-        .spec(PAGE)
-        .in_revisions("2025-03-26"..=MODERN_REVISION),
+        .spec(PAGE),
     Check::new("http/notification-accepted", Group::Http, |probe| Box::pin(check_notification_accepted(probe)))
         .must("A notification is answered with 202 and no body, or refused with an error status.")
         .advice("Answer notifications with 202.")
-        .spec(PAGE)
-        .in_revisions("2025-03-26"..=MODERN_REVISION),
+        .spec(PAGE),
     Check::new("http/origin", Group::Http, |probe| Box::pin(check_origin(probe)))
         .must("A request from a web page of another origin is refused (with 403 from 2025-11-25 on).")
         .advice("Compare `Origin` with those that you allow, and answer others with 403.")
-        .spec(("basic/transports#security-warning", MODERN_HTTP))
-        .in_revisions("2025-03-26"..=MODERN_REVISION),
+        .spec(("basic/transports#security-warning", MODERN_HTTP)),
     Check::new("http/get", Group::Http, |probe| Box::pin(check_get(probe)))
         .must("GET opens a stream, or is answered with 405.")
         .advice("Answer GET with 405 if you offer no stream.")
-        .spec(PAGE)
-        .in_revisions("2025-03-26"..=NEWEST_LEGACY),
+        .handshake_spec(LEGACY_HTTP),
     Check::new("http/session-id", Group::Http, |probe| Box::pin(check_session_id(probe)))
         .must("A session id has only visible ASCII characters.")
         .advice("Make ids of letters and digits.")
-        .spec(SESSIONS)
-        .in_revisions("2025-03-26"..=NEWEST_LEGACY),
+        .handshake_spec(SESSIONS),
     Check::new("http/session-required", Group::Http, |probe| Box::pin(check_session_required(probe)))
         .should("A request without a session id is answered with 400, or served if the server needs none.")
         .advice("Answer requests other than `initialize` that name no session with 400, if you need one.")
-        .spec(SESSIONS)
-        .in_revisions("2025-03-26"..=NEWEST_LEGACY),
+        .handshake_spec(SESSIONS),
     Check::new("http/session-unknown", Group::Http, |probe| Box::pin(check_session_unknown(probe)))
         .should("A request with an unknown session id is answered with 404.")
         .advice("Answer unknown ids with 404, so that clients start a new session.")
-        .spec(SESSIONS)
-        .in_revisions("2025-03-26"..=NEWEST_LEGACY),
+        .handshake_spec(SESSIONS),
     Check::new("http/session-ended", Group::Http, |probe| Box::pin(check_session_ended(probe)))
         .must("DELETE is answered with 405, or ends the session, whose id is then answered with 404.")
         .advice("Delete a session that was ended.")
-        .spec(SESSIONS)
-        .in_revisions("2025-03-26"..=NEWEST_LEGACY),
+        .handshake_spec(SESSIONS),
     Check::new("http/version-header", Group::Http, |probe| Box::pin(check_version_header(probe)))
         .must("A request with an unsupported version in its header is answered with 400.")
         .advice("Check `MCP-Protocol-Version`.")
-        .spec(("basic/transports#protocol-version-header", MODERN_HTTP))
-        .in_revisions("2025-06-18"..=NEWEST_LEGACY),
+        .handshake_spec("basic/transports#protocol-version-header")
+        .since("2025-06-18"),
     Check::new("http/header-mismatch", Group::Http, |probe| Box::pin(check_header_mismatch(probe)))
         .must("A request whose headers contradict its body is answered with 400 and -32020.")
         .advice("Compare `MCP-Protocol-Version`, `Mcp-Method` and `Mcp-Name` with the body.")
-        .spec((LEGACY_HTTP, "basic/transports/streamable-http#server-validation"))
-        .in_revisions(MODERN_REVISION..=MODERN_REVISION),
+        .stateless_spec("basic/transports/streamable-http#server-validation"),
     Check::new("http/version-mismatch", Group::Http, |probe| Box::pin(check_version_mismatch(probe)))
         .must("A request whose version differs between header and body is answered with 400.")
         .advice("Compare `MCP-Protocol-Version` with the protocol version in `_meta`.")
-        .spec((LEGACY_HTTP, "basic/transports/streamable-http#protocol-version-header"))
-        .in_revisions(MODERN_REVISION..=MODERN_REVISION),
+        .stateless_spec("basic/transports/streamable-http#protocol-version-header"),
     Check::new("http/name-mismatch", Group::Http, |probe| Box::pin(check_name_mismatch(probe)))
         .must("A call whose tool name differs between header and body is answered with 400 and -32020.")
         .advice("Compare `Mcp-Name` with `params.name`, or with `params.uri` for resources.")
-        .spec((LEGACY_HTTP, "basic/transports/streamable-http#server-validation"))
-        .in_revisions(MODERN_REVISION..=MODERN_REVISION),
+        .stateless_spec("basic/transports/streamable-http#server-validation"),
     Check::new("http/header-missing", Group::Http, |probe| Box::pin(check_header_missing(probe)))
         .must("A request without `Mcp-Method` is answered with 400.")
         .advice("Refuse requests with missing headers.")
-        .spec((LEGACY_HTTP, "basic/transports/streamable-http#server-validation"))
-        .in_revisions(MODERN_REVISION..=MODERN_REVISION),
+        .stateless_spec("basic/transports/streamable-http#server-validation"),
     Check::new("http/no-session", Group::Http, |probe| Box::pin(check_no_session(probe)))
         .should("The server does not start a session.")
         .advice("Do not answer with `Mcp-Session-Id`: the revision has no sessions.")
-        .spec((LEGACY_HTTP, MODERN_HTTP))
-        .in_revisions(MODERN_REVISION..=MODERN_REVISION),
+        .stateless_spec(MODERN_HTTP),
     Check::new("http/method-status", Group::Http, |probe| Box::pin(check_method_status(probe)))
         .must("An unknown method is answered with 404.")
         .advice("Send -32601 with the status 404.")
-        .spec((LEGACY_HTTP, MODERN_HTTP))
-        .in_revisions(MODERN_REVISION..=MODERN_REVISION),
+        .stateless_spec(MODERN_HTTP),
     Check::new("http/version-status", Group::Http, |probe| Box::pin(check_version_status(probe)))
         .must("An unsupported version is answered with 400.")
         .advice("Send -32022 with the status 400.")
-        .spec((LEGACY_HTTP, "basic/transports/streamable-http#protocol-version-header"))
-        .in_revisions(MODERN_REVISION..=MODERN_REVISION),
+        .stateless_spec("basic/transports/streamable-http#protocol-version-header"),
     Check::new("http/event-ids", Group::Http, |probe| Box::pin(check_event_ids(probe)))
         .must("If events have ids, each id is unique within the session.")
         .advice("Number events across all streams of the session, or include the stream in the id.")
-        .spec(("basic/transports#resumability-and-redelivery", MODERN_HTTP))
-        .in_revisions("2025-03-26"..=NEWEST_LEGACY),
+        .handshake_spec("basic/transports#resumability-and-redelivery"),
     Check::new("http/resumed-stream", Group::Http, |probe| Box::pin(check_resumed_stream(probe)))
         .must("A resumed stream has no messages of other streams.")
         .advice("Replay only the events after `Last-Event-ID`, and only those of its stream.")
-        .spec(("basic/transports#resumability-and-redelivery", MODERN_HTTP))
-        .in_revisions("2025-03-26"..=NEWEST_LEGACY),
+        .handshake_spec("basic/transports#resumability-and-redelivery"),
     Check::new("http/parse-status", Group::Http, |probe| Box::pin(check_parse_status(probe)))
         .should("Invalid JSON is answered with 400.")
         .advice("Answer bodies that cannot be read with 400.")
-        .spec(PAGE)
-        .in_revisions("2025-03-26"..=MODERN_REVISION),
+        .spec(PAGE),
 ];
 
 /// Sends a message with its usual headers, except for those in `changed_headers`. A value of `None` removes a header.

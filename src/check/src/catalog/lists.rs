@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    Check, Group, NEWEST_LEGACY, OLDEST, Outcome, SpecPages, compact_json, ensure_code, ensure_none, ensure_response,
+    Check, Group, Outcome, SpecPages, compact_json, ensure_code, ensure_method_answer, ensure_none, ensure_response,
     fail, skip, skip_unless_offered, tools::is_block,
 };
 use crate::probe::Probe;
@@ -31,8 +31,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check::new("lists/subscribe", Group::Lists, |probe| Box::pin(check_subscribe(probe)))
         .must("If subscriptions are declared, a listed resource can be subscribed to and unsubscribed from.")
         .advice("Answer `resources/subscribe` and `resources/unsubscribe` with `{}`, or do not declare it.")
-        .spec(("server/resources#subscriptions", "server/resources"))
-        .in_revisions(OLDEST..=NEWEST_LEGACY),
+        .handshake_spec("server/resources#subscriptions"),
     Check::new("lists/prompts", Group::Lists, |probe| Box::pin(check_prompts(probe)))
         .must("Each prompt has a name, and its arguments are a list of objects with names.")
         .advice("Write `name` into each entry, and into each of its arguments.")
@@ -94,8 +93,7 @@ async fn check_resource_contents(probe: Probe) -> Outcome {
 
 async fn check_missing_resource(probe: Probe) -> Outcome {
     skip_unless_offered(&probe, "resources")?;
-    let response =
-        probe.connect_ready().await?.ask("resources/read", json!({ "uri": "check://no/such/resource" })).await?;
+    let response = probe.ask("resources/read", json!({ "uri": "check://no/such/resource" })).await?;
     ensure_code(&response, if probe.is_modern() { -32602 } else { -32002 })
 }
 
@@ -113,9 +111,7 @@ async fn check_subscribe(probe: Probe) -> Outcome {
     let mut conn = probe.connect_ready().await?;
     for method in ["resources/subscribe", "resources/unsubscribe"] {
         let response = conn.ask(method, json!({ "uri": resource["uri"] })).await?;
-        if response.get("result").is_none() {
-            return fail(format!("{method} is answered with {}", compact_json(&response)));
-        }
+        ensure_method_answer(response.get("result").is_some(), method, &response)?;
     }
     Ok(())
 }
@@ -156,7 +152,7 @@ async fn check_prompt_messages(probe: Probe) -> Outcome {
 
 async fn check_unknown_prompt(probe: Probe) -> Outcome {
     skip_unless_offered(&probe, "prompts")?;
-    let response = probe.connect_ready().await?.ask("prompts/get", json!({ "name": "check_no_such_prompt" })).await?;
+    let response = probe.ask("prompts/get", json!({ "name": "check_no_such_prompt" })).await?;
     ensure_code(&response, -32602)
 }
 
@@ -168,7 +164,7 @@ async fn check_completion(probe: Probe) -> Outcome {
     });
     let Some((reference, name)) = prompt_argument else { return skip("no prompt has arguments") };
     let params = json!({ "ref": reference, "argument": { "name": name, "value": "" } });
-    let response = probe.connect_ready().await?.ask("completion/complete", params).await?;
+    let response = probe.ask("completion/complete", params).await?;
     if response.get("error").is_some() {
         return skip(format!("it answers {}", compact_json(&response)));
     }

@@ -100,7 +100,7 @@ async fn check_result_object(probe: Probe) -> Outcome {
 }
 
 async fn check_error_object(probe: Probe) -> Outcome {
-    let response = probe.connect_ready().await?.ask("check/no-such-method", json!({})).await?;
+    let response = probe.ask("check/no-such-method", json!({})).await?;
     let error = &response["error"];
     if error.is_null() {
         return skip("it answers an unknown method with a result");

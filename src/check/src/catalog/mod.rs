@@ -88,7 +88,8 @@ pub(crate) type Outcome<T = ()> = Result<T, NotPassed>;
 
 type CheckFunction = fn(Probe) -> BoxFuture<'static, Outcome>;
 
-/// The pages of the specification in the handshake revisions and in the stateless one, without the revision.
+/// The pages of the specification in the handshake revisions and in the stateless one, without the revision. They are equal
+/// for a requirement of one era.
 type SpecPages = (&'static str, &'static str);
 
 /// A check of one requirement.
@@ -109,13 +110,10 @@ pub struct Check {
 }
 
 impl Check {
-    /// Creates a check that applies to the revisions and transports of its group.
+    /// Creates a check that applies to the revisions and the transport of its group.
     const fn new(id: &'static str, group: Group, run: CheckFunction) -> Self {
-        let revisions = match group {
-            Group::Handshake => OLDEST..=NEWEST_LEGACY,
-            Group::Stateless => MODERN_REVISION..=MODERN_REVISION,
-            _ => OLDEST..=MODERN_REVISION,
-        };
+        let first = if matches!(group, Group::Http) { "2025-03-26" } else { OLDEST };
+        let revisions = first..=MODERN_REVISION;
         let transport = match group {
             Group::Stdio => Some("stdio"),
             Group::Http => Some("http"),
@@ -141,7 +139,20 @@ impl Check {
         Self { spec, ..self }
     }
 
-    const fn in_revisions(self, revisions: RangeInclusive<&'static str>) -> Self {
+    /// Names the page of a requirement that only handshake revisions have.
+    const fn handshake_spec(self, page: &'static str) -> Self {
+        let revisions = *self.revisions.start()..=NEWEST_LEGACY;
+        Self { spec: (page, page), revisions, ..self }
+    }
+
+    /// Names the page of a requirement that only the stateless revision has.
+    const fn stateless_spec(self, page: &'static str) -> Self {
+        Self { spec: (page, page), revisions: MODERN_REVISION..=MODERN_REVISION, ..self }
+    }
+
+    /// Names the first revision that has the requirement.
+    const fn since(self, first: &'static str) -> Self {
+        let revisions = first..=*self.revisions.end();
         Self { revisions, ..self }
     }
 
@@ -226,6 +237,11 @@ fn ensure_none<T>(offender: Option<T>, reason: impl FnOnce(T) -> String) -> Outc
 /// Fails and quotes the response unless the condition holds.
 fn ensure_response(holds: bool, response: &Value) -> Outcome {
     ensure(holds, || format!("it answers {}", compact_json(response)))
+}
+
+/// Fails and quotes the answer to a method unless the condition holds.
+fn ensure_method_answer(holds: bool, method: &str, answer: &Value) -> Outcome {
+    ensure(holds, || format!("{method} is answered with {}", compact_json(answer)))
 }
 
 /// Fails unless the response is an error with this code.

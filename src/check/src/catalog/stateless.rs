@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::{
-    Check, Group, Outcome, compact_json, ensure, ensure_code, ensure_response, error_code, fail, offered_lists, skip,
-    take_member,
+    Check, Group, Outcome, compact_json, ensure, ensure_code, ensure_method_answer, ensure_response, error_code, fail,
+    offered_lists, skip, take_member,
 };
 use crate::{MODERN_REVISION, probe::Probe};
 
@@ -12,40 +12,40 @@ pub(super) const CHECKS: &[Check] = &[
     Check::new("stateless/discover", Group::Stateless, |probe| Box::pin(check_discover(probe)))
         .must("`server/discover` names the supported versions and the capabilities.")
         .advice("Answer with `supportedVersions`, a list of dates, and `capabilities`, an object.")
-        .spec(("server/discover", "server/discover")),
+        .stateless_spec("server/discover"),
     Check::new("stateless/server-info", Group::Stateless, |probe| Box::pin(check_server_info(probe)))
         .should("Results identify the server in `_meta`.")
         .advice("Write `io.modelcontextprotocol/serverInfo` with name and version into the `_meta` of results.")
-        .spec(("basic/index", "basic/index#meta")),
+        .stateless_spec("basic/index#meta"),
     Check::new("stateless/unsupported-version", Group::Stateless, |probe| Box::pin(check_unsupported_version(probe)))
         .must("An unsupported version is answered with -32022 and the supported versions.")
         .advice("Answer with `data: {supported: […], requested: …}`.")
-        .spec(("basic/versioning", "basic/versioning")),
+        .stateless_spec("basic/versioning"),
     Check::new("stateless/result-type", Group::Stateless, |probe| Box::pin(check_result_type(probe)))
         .must("Each result has a `resultType`.")
         .advice("Write `\"resultType\": \"complete\"` into each result.")
-        .spec(("basic/index", "basic/index#responses")),
+        .stateless_spec("basic/index#responses"),
     Check::new("stateless/envelope", Group::Stateless, |probe| Box::pin(check_envelope(probe)))
         .must("A request that does not name its version is refused.")
         .advice("Answer with -32602 where `_meta` lacks the protocol version.")
-        .spec(("basic/index", "basic/index#meta"))
+        .stateless_spec("basic/index#meta")
         .only_over("http"),
     Check::new("stateless/client-capabilities", Group::Stateless, |probe| Box::pin(check_client_capabilities(probe)))
         .must("A request without the client's capabilities is answered with -32602.")
         .advice("Refuse requests whose `_meta` lacks `io.modelcontextprotocol/clientCapabilities`.")
-        .spec(("basic/index", "basic/index#meta")),
+        .stateless_spec("basic/index#meta"),
     Check::new("stateless/first-message", Group::Stateless, |probe| Box::pin(check_first_message(probe)))
         .must("Any request may be the first on a connection.")
         .advice("Take all information from the request itself, not from earlier ones.")
-        .spec(("basic/index", "basic/index#statelessness")),
+        .stateless_spec("basic/index#statelessness"),
     Check::new("stateless/removed-methods", Group::Stateless, |probe| Box::pin(check_removed_methods(probe)))
         .should("Methods that the revision has removed are answered with -32601.")
         .advice("Do not serve `ping`, `logging/setLevel` or `resources/subscribe` to a request of this revision.")
-        .spec(("basic/versioning", "changelog")),
+        .stateless_spec("changelog"),
     Check::new("stateless/caching", Group::Stateless, |probe| Box::pin(check_caching(probe)))
         .must("Lists, contents and the result of `server/discover` say how long and for whom they may be cached.")
         .advice("Write `ttlMs` (a number, at least 0) and `cacheScope` (`public` or `private`) into these results.")
-        .spec(("server/utilities/caching", "server/utilities/caching")),
+        .stateless_spec("server/utilities/caching"),
 ];
 
 async fn check_discover(probe: Probe) -> Outcome {
@@ -110,16 +110,14 @@ async fn check_client_capabilities(probe: Probe) -> Outcome {
 async fn check_first_message(probe: Probe) -> Outcome {
     let Some(method) = offered_lists(&probe).next() else { return skip("it offers no lists") };
     let response = probe.connect_without_handshake().await?.ask(method, json!({})).await?;
-    ensure(response.get("result").is_some(), || format!("{method} is answered with {}", compact_json(&response)))
+    ensure_method_answer(response.get("result").is_some(), method, &response)
 }
 
 async fn check_removed_methods(probe: Probe) -> Outcome {
     let mut conn = probe.connect_ready().await?;
     for method in ["ping", "logging/setLevel", "resources/subscribe"] {
         let response = conn.ask(method, json!({})).await?;
-        if error_code(&response) != Some(-32601) {
-            return fail(format!("{method} is answered with {}", compact_json(&response)));
-        }
+        ensure_method_answer(error_code(&response) == Some(-32601), method, &response)?;
     }
     Ok(())
 }

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use serde_json::{Map, Value, json};
 
 use super::{
-    Check, Group, MODERN_REVISION, Outcome, SpecPages, compact_json, ensure, ensure_code, ensure_none, ensure_response,
-    fail, lists, skip, skip_unless_offered, take_member, truncate,
+    Check, Group, Outcome, SpecPages, compact_json, ensure, ensure_code, ensure_none, ensure_response, fail, lists,
+    skip, skip_unless_offered, take_member, truncate,
 };
 use crate::probe::Probe;
 
@@ -36,7 +36,7 @@ pub(super) const CHECKS: &[Check] = &[
         .should("Names have 1 to 128 characters: letters, digits, `_`, `-` and `.` only.")
         .advice("Rename the tool: clients refuse other names.")
         .spec(("server/tools#tool-names", "server/tools#tool-names"))
-        .in_revisions("2025-11-25"..=MODERN_REVISION),
+        .since("2025-11-25"),
     Check::new("tools/input-schema-root", Group::Tools, |probe| Box::pin(check_input_schema_root(probe)))
         .must("An input schema has the type `object`.")
         .advice("Write `\"type\": \"object\"` at the root, also for a tool without arguments.")
@@ -57,7 +57,7 @@ pub(super) const CHECKS: &[Check] = &[
         .must("Hints about a tool are booleans.")
         .advice("Write true or false for `readOnlyHint` and the other hints.")
         .spec(TYPES)
-        .in_revisions("2025-03-26"..=MODERN_REVISION),
+        .since("2025-03-26"),
     Check::new("tools/arguments", Group::Tools, |probe| Box::pin(check_arguments(probe)))
         .must("Arguments that violate the input schema are refused, by an error or a result with `isError`.")
         .advice("Validate arguments before the tool sees them.")
@@ -74,7 +74,7 @@ pub(super) const CHECKS: &[Check] = &[
         .must("A tool with an output schema answers with `structuredContent` that matches it.")
         .advice("Validate your own results against the schema that you list.")
         .spec(("server/tools#output-schema", "server/tools#output-schema"))
-        .in_revisions("2025-06-18"..=MODERN_REVISION),
+        .since("2025-06-18"),
 ];
 
 /// Returns the listed tools, and skips the check if there are none.
@@ -166,7 +166,7 @@ async fn check_stable(probe: Probe) -> Outcome {
 
 async fn check_bad_cursor(probe: Probe) -> Outcome {
     listed_tools(&probe)?;
-    let response = probe.connect_ready().await?.ask("tools/list", json!({ "cursor": "check-no-such-cursor" })).await?;
+    let response = probe.ask("tools/list", json!({ "cursor": "check-no-such-cursor" })).await?;
     ensure_code(&response, -32602)
 }
 
@@ -204,7 +204,7 @@ async fn check_arguments(probe: Probe) -> Outcome {
         return skip("no tool that may be called has arguments that could be invalid");
     };
     let params = json!({ "name": tool["name"], "arguments": wrong });
-    let response = probe.connect_ready().await?.ask("tools/call", params).await?;
+    let response = probe.ask("tools/call", params).await?;
     let is_refused = response.get("error").is_some() || response["result"]["isError"] == true;
     ensure(is_refused, || {
         let (wrong, result) = (compact_json(&wrong), compact_json(&response["result"]));

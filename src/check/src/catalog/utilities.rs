@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{
-    Check, Group, MODERN_REVISION, NEWEST_LEGACY, OLDEST, Outcome, SpecPages, compact_json, ensure, ensure_none,
-    ensure_response, error_code, fail, skip, skip_unless_offered, tools,
+    Check, Group, Outcome, SpecPages, compact_json, ensure, ensure_none, ensure_response, error_code, fail, skip,
+    skip_unless_offered, tools,
 };
 use crate::{
     probe::{Probe, ProbeConnection, QUIET_PERIOD},
@@ -15,7 +15,6 @@ use crate::{
 
 const CANCELLATION: SpecPages = ("basic/utilities/cancellation", "basic/patterns/cancellation");
 const PROGRESS: SpecPages = ("basic/utilities/progress", "basic/patterns/progress");
-const LISTEN: SpecPages = ("server/resources#subscriptions", "basic/patterns/subscriptions#acknowledgment");
 
 pub(super) const CHECKS: &[Check] = &[
     Check::new("utilities/cancel-unknown", Group::Utilities, |probe| Box::pin(check_cancel_unknown(probe)))
@@ -33,23 +32,19 @@ pub(super) const CHECKS: &[Check] = &[
     Check::new("utilities/log-level", Group::Utilities, |probe| Box::pin(check_log_level(probe)))
         .should("If logging is declared, an unknown level is answered with -32602.")
         .advice("Check the level of `logging/setLevel` against the eight of RFC 5424.")
-        .spec(("server/utilities/logging#error-handling", "server/utilities/logging"))
-        .in_revisions(OLDEST..=NEWEST_LEGACY),
+        .handshake_spec("server/utilities/logging#error-handling"),
     Check::new("utilities/listen", Group::Utilities, |probe| Box::pin(check_listen(probe)))
         .must("If `listChanged` is declared, the first message of a subscription acknowledges it, with its id.")
         .advice("Send `notifications/subscriptions/acknowledged` first, with the request id as `subscriptionId` in `_meta`.")
-        .spec(LISTEN)
-        .in_revisions(MODERN_REVISION..=MODERN_REVISION),
+        .stateless_spec("basic/patterns/subscriptions#acknowledgment"),
     Check::new("utilities/listen-filter", Group::Utilities, |probe| Box::pin(check_listen_filter(probe)))
         .must("A subscription is acknowledged only for what was requested.")
         .advice("Acknowledge the part of the client's filter that you honor, and send nothing else.")
-        .spec(("server/resources#subscriptions", "basic/patterns/subscriptions#notification-filter"))
-        .in_revisions(MODERN_REVISION..=MODERN_REVISION),
+        .stateless_spec("basic/patterns/subscriptions#notification-filter"),
     Check::new("utilities/no-requests", Group::Utilities, |probe| Box::pin(check_no_requests(probe)))
         .must("The server sends no requests of its own.")
         .advice("Ask for input with a result whose `resultType` is `input_required`.")
-        .spec(("basic/index", "basic/transports/streamable-http#receiving-messages"))
-        .in_revisions(MODERN_REVISION..=MODERN_REVISION),
+        .stateless_spec("basic/transports/streamable-http#receiving-messages"),
 ];
 
 async fn check_cancel_unknown(probe: Probe) -> Outcome {

@@ -57,7 +57,7 @@ async fn check_text_frames(probe: Probe) -> Outcome {
             ensure(text.parse::<serde_json::Value>().is_ok(), || format!("it sends {}", truncate(&text)))
         }
         Some(SocketMessage::Binary) => fail("it sends a binary message".to_owned()),
-        Some(SocketMessage::Close(_)) => fail("it closes the connection".to_owned()),
+        Some(SocketMessage::Close) => fail("it closes the connection".to_owned()),
         None => fail("it does not answer".to_owned()),
     }
 }
@@ -77,7 +77,7 @@ async fn check_origin(probe: Probe) -> Outcome {
     let Target::WebSocket { url, headers } = &probe.target else { return skip_other_transport() };
     let mut headers = headers.clone();
     headers.push(("Origin".to_owned(), "https://evil.example".to_owned()));
-    match WebSocket::open(url, &headers, &["mcp"], probe.options.timeout, Arc::clone(&probe.budget)).await {
+    match WebSocket::open(url, &headers, probe.options.timeout, Arc::clone(&probe.budget)).await {
         Err(error) if is_refusal(&error) => Ok(()),
         Err(error) => Err(error.into()),
         Ok(_) => fail("it accepts the upgrade".to_owned()),

@@ -121,7 +121,7 @@ impl Wire {
             }
             Target::Http { url, headers } => Self::Http(Box::new(Http::new(url, headers, limit, budget))),
             Target::WebSocket { url, headers } => {
-                Self::WebSocket(Box::new(WebSocket::open(url, headers, &["mcp"], limit, budget).await?))
+                Self::WebSocket(Box::new(WebSocket::open(url, headers, limit, budget).await?))
             }
         })
     }

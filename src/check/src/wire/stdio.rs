@@ -81,29 +81,20 @@ impl Stdio {
 
     /// Returns the next line without its line break.
     pub async fn receive(&mut self, limit: Duration) -> Result<Option<ReceivedMessage>, ProbeError> {
-        let line = async {
-            loop {
-                // Bytes that were read before a timeout stay in `partial`.
-                let bytes = self.stdout.fill_buf().await.map_err(|_| ProbeError::Closed)?;
-                if bytes.is_empty() {
-                    return Err(ProbeError::Closed);
-                }
-                let end = bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
-                let length = end.unwrap_or(bytes.len());
-                self.partial.extend_from_slice(bytes.get(..length).unwrap_or_default());
-                self.stdout.consume(length);
-                self.budget.charge(length)?;
-                if end.is_some() {
-                    return Ok(());
-                }
-                if self.partial.len() > MAX_MESSAGE_BYTES {
-                    return Err(ProbeError::InvalidData("a line without an end".to_owned()));
-                }
-            }
-        };
-        match tokio::time::timeout(limit, line).await {
-            Err(_) => return Ok(None),
-            Ok(outcome) => outcome?,
+        // Bytes that were read before a timeout stay in `partial`.
+        let read_before = self.partial.len();
+        let max_bytes = (MAX_MESSAGE_BYTES + 1).saturating_sub(read_before) as u64;
+        let mut rest = (&mut self.stdout).take(max_bytes);
+        let read = tokio::time::timeout(limit, rest.read_until(b'\n', &mut self.partial)).await;
+        // What was read counts even if its line never ends.
+        self.budget.charge(self.partial.len() - read_before)?;
+        let Ok(read) = read else { return Ok(None) };
+        read.map_err(|_| ProbeError::Closed)?;
+        if !self.partial.ends_with(b"\n") {
+            return Err(match self.partial.len() {
+                0..=MAX_MESSAGE_BYTES => ProbeError::Closed,
+                _ => ProbeError::InvalidData("a line without an end".to_owned()),
+            });
         }
         let bytes = std::mem::take(&mut self.partial);
         let text = String::from_utf8_lossy(&bytes).trim_end_matches(['\r', '\n']).to_owned();

@@ -23,7 +23,7 @@ const PONG: u8 = 10;
 pub(crate) enum SocketMessage {
     Text(String),
     Binary,
-    Close(Option<u16>),
+    Close,
 }
 
 /// A part of a message, or a control frame.
@@ -45,11 +45,10 @@ pub(crate) struct WebSocket {
 }
 
 impl WebSocket {
-    /// Upgrades a connection. Any other response is an error.
+    /// Upgrades a connection, and offers the subprotocol `mcp`. Any other response is an error.
     pub async fn open(
         url: &Url,
         headers: &[(String, String)],
-        subprotocols: &[&str],
         limit: Duration,
         budget: Arc<Budget>,
     ) -> Result<Self, ProbeError> {
@@ -58,13 +57,10 @@ impl WebSocket {
             let key = BASE64_STANDARD.encode(nanoid::nanoid!(16));
             let mut head = format!(
                 "GET {} HTTP/1.1\r\nHost: {}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
-                 Sec-WebSocket-Key: {key}\r\n",
+                 Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Protocol: mcp\r\n",
                 request_target(url),
                 authority(url)
             );
-            if !subprotocols.is_empty() {
-                head.push_str(&format!("Sec-WebSocket-Protocol: {}\r\n", subprotocols.join(", ")));
-            }
             for (name, value) in headers {
                 head.push_str(&format!("{name}: {value}\r\n"));
             }
@@ -122,7 +118,7 @@ impl WebSocket {
             None => Ok(None),
             Some(SocketMessage::Text(text)) => Ok(Some(ReceivedMessage { text, status: None })),
             Some(SocketMessage::Binary) => Ok(Some(ReceivedMessage { text: String::new(), status: None })),
-            Some(SocketMessage::Close(_)) => Err(ProbeError::Closed),
+            Some(SocketMessage::Close) => Err(ProbeError::Closed),
         }
     }
 
@@ -143,10 +139,7 @@ impl WebSocket {
                 match opcode {
                     PING => self.send_frame(PONG, &payload).await?,
                     PONG => {}
-                    CLOSE => {
-                        let code = payload.first_chunk::<2>().map(|code| u16::from_be_bytes(*code));
-                        return Ok(SocketMessage::Close(code));
-                    }
+                    CLOSE => return Ok(SocketMessage::Close),
                     _ => {
                         let (_, all) = self.partial.get_or_insert((opcode, Vec::new()));
                         all.extend_from_slice(&payload);
@@ -216,7 +209,7 @@ mod tests {
 
     async fn open(listener: &TcpListener) -> Result<WebSocket, ProbeError> {
         let url = format!("ws://{}/ws", listener.local_addr().unwrap()).parse().unwrap();
-        WebSocket::open(&url, &[], &[], LIMIT, Arc::default()).await
+        WebSocket::open(&url, &[], LIMIT, Arc::default()).await
     }
 
     #[tokio::test]

@@ -40,7 +40,7 @@ impl Connector for Refusing {
     }
 
     fn kind(&self) -> LinkKind {
-        LinkKind::Stateless
+        LinkKind::Streams
     }
 
     fn describe(&self) -> String {
@@ -62,7 +62,7 @@ impl AccountBench {
     async fn new(config: &str) -> Self {
         let (bench, accounts) = (Bench::new(config).await, Arc::<FakeAccounts>::default());
         let server = |names: &[&str]| {
-            let server = FakeServer::new(Era::Modern, LinkKind::Stateless);
+            let server = FakeServer::new(Era::Modern, LinkKind::Streams);
             server.lists.lock().insert("tools/list", tools(names));
             server
         };

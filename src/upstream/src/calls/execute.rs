@@ -13,9 +13,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    CallOrigin, OutgoingCall,
-    actor::Execute,
-    may_be_processed,
+    CallOrigin, OutgoingCall, may_be_processed,
     rounds::{InputRounds, MAX_QUESTIONS, MAX_ROUNDS, RoundError},
 };
 use crate::{
@@ -39,19 +37,21 @@ use countersign_provider::{
 /// with it answers with them.
 const SDK_LOSS_CODES: [i64; 2] = [-32000, -32001];
 
-/// Runs the change on the upstreams' thread until its sender no longer waits.
+/// Runs the change once, until it is cancelled. `tool` is the name that clients use.
 ///
 /// # Errors
 /// As [`countersign_provider::Provider::call`]; `data.outcome` tells whether it may have been applied. `INPUT_REQUIRED`
 /// if the tool needs an answer from a person.
-pub(crate) async fn execute_change(upstream: &Arc<Upstream>, execute: Execute) -> Result<ToolResult, McpError> {
-    let Execute { tool, arguments, context, dropped } = execute;
-    let work = call_tool(upstream, &tool, &arguments, &context);
-    tokio::select! {
-        result = work => result,
-        () = context.cancel.cancelled() => Err(cancelled_error()),
-        () = dropped.cancelled() => Err(cancelled_error()),
-    }
+pub(crate) async fn execute_change(
+    upstream: Arc<Upstream>,
+    tool: String,
+    arguments: Box<RawValue>,
+    context: CallContext,
+) -> Result<ToolResult, McpError> {
+    let work = call_tool(&upstream, &tool, &arguments, &context);
+    let cancelled_error =
+        || McpError::new(ErrorKind::Cancelled, "the gateway cancelled the call").with("outcome", "unknown");
+    context.cancel.run_until_cancelled(work).await.unwrap_or_else(|| Err(cancelled_error()))
 }
 
 impl Upstream {
@@ -75,10 +75,6 @@ impl Upstream {
         }
         Ok(param_headers::for_call(&annotated, arguments))
     }
-}
-
-fn cancelled_error() -> McpError {
-    McpError::new(ErrorKind::Cancelled, "the gateway cancelled the call").with("outcome", "unknown")
 }
 
 /// Calls the tool, and continues while the server asks for input.

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::actor::OpenLink;
+use super::open_link::OpenLink;
 use crate::{
     credentials::AuthorizationError,
     link::{LinkError, LinkKind},
@@ -115,7 +115,7 @@ impl Upstream {
         self.lease_pooled(endpoint, &key, caller, kind).await
     }
 
-    /// Waits for the common connection and leases it. The actor maintains the one of the current endpoint; those of other
+    /// Waits for the common connection and leases it. `upkeep` maintains the one of the current endpoint; those of other
     /// replicas are opened on demand.
     async fn wait_for_common<'a>(
         &'a self,
@@ -131,7 +131,7 @@ impl Upstream {
             }
             self.wait_until_reached().await?;
             if endpoint.common_connection().is_none() && endpoint.index == self.current_endpoint() {
-                // The link has just ended, and the actor has not noticed it yet.
+                // The link has just ended, and `upkeep` has not noticed it yet.
                 let mut phase = self.phase.subscribe();
                 if endpoint.common_connection().is_none() {
                     let _ = tokio::time::timeout(Duration::from_secs(1), phase.changed()).await;
@@ -143,22 +143,18 @@ impl Upstream {
     /// Waits while the upstream is connecting.
     async fn wait_until_reached(&self) -> Result<(), AttemptError> {
         let mut phase = self.phase.subscribe();
-        loop {
-            let now = phase.borrow_and_update().clone();
-            match now {
-                Phase::Up => return Ok(()),
-                Phase::Down(error) => {
-                    // A call needs the upstream, so the next attempt may come sooner.
-                    self.reconnect.notify_one();
-                    return Err(AttemptError::Link(into_unreachable(error)));
-                }
-                Phase::ConsentNeeded(reason) => {
-                    let failure = AuthorizationError::ConsentNeeded(reason);
-                    return Err(AttemptError::Link(LinkError::Unauthorized(failure)));
-                }
-                Phase::Connecting => {}
+        let settled = phase.wait_for(|phase| !matches!(phase, Phase::Connecting)).await;
+        let phase = settled.map_err(|_| shutdown_error())?.clone();
+        match phase {
+            Phase::Up | Phase::Connecting => Ok(()),
+            Phase::Down(error) => {
+                // A call needs the upstream, so the next attempt may come sooner.
+                self.reconnect.notify_one();
+                Err(AttemptError::Link(into_unreachable(error)))
             }
-            phase.changed().await.map_err(|_| shutdown_error())?;
+            Phase::ConsentNeeded(reason) => {
+                Err(AttemptError::Link(LinkError::Unauthorized(AuthorizationError::ConsentNeeded(reason))))
+            }
         }
     }
 
@@ -194,7 +190,7 @@ impl Upstream {
                 LeaseOutcome::MustOpen { id, result_sender } => {
                     opened_id = Some(id);
                     let opening = result_sender.subscribe();
-                    self.request_link(OpenLink {
+                    self.open_in_background(OpenLink {
                         endpoint: Arc::clone(endpoint),
                         key: key.clone(),
                         capabilities: caller.capabilities.clone(),

@@ -1,9 +1,9 @@
 //! Sends calls: acquires a slot, an endpoint and a link, and waits for the answer. [`Upstream::send_with_retries`]
 //! alone decides which calls are sent again: calls that certainly were not executed and, once, calls that only read.
 
-pub(crate) mod actor;
-mod execute;
+pub(crate) mod execute;
 mod lease;
+mod open_link;
 pub mod rounds;
 mod task;
 
@@ -225,12 +225,13 @@ impl Upstream {
         let tools_version = self.tools_version.load(Ordering::Acquire);
         let Ok((endpoint, _)) = self.choose_admitting_endpoint(caller, 0, None) else { return Ok(None) };
         let (mut preferred, mut has_ended) = (None, false);
-        if endpoint.kind() == LinkKind::Streams
+        if self.era() == Era::Legacy
+            && endpoint.kind() == LinkKind::Streams
             && let Ok(lease) = self.lease(endpoint, caller).await
         {
             preferred = Some(endpoint);
             has_ended = matches!(
-                self.send_gateway_request(&lease.connection, "ping", "{}").await,
+                self.send_gateway_request(&lease.connection, "ping", "{}", self.config.timeout).await,
                 Err(GatewayRequestError::Link(LinkError::SessionGone))
             );
             if has_ended {
@@ -319,7 +320,7 @@ impl Upstream {
         let params = format!(r#"{{"level":"{}"}}"#, level.as_str());
         let answer = tokio::select! {
             biased;
-            answer = self.send_gateway_request(connection, "logging/setLevel", &params) => Some(answer),
+            answer = self.send_gateway_request(connection, "logging/setLevel", &params, self.config.timeout) => Some(answer),
             () = clock.wait_until_expired() => None,
         };
         if let Some(Err(error)) = &answer {

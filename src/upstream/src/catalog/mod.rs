@@ -137,7 +137,6 @@ mod tests {
                 capabilities: Arc::from(RawValue::from_string(text.to_owned()).unwrap()),
                 server_info: None,
                 instructions: None,
-                ttl_ms: None,
             })
         };
         let all = features(r#"{"tools":{"listChanged":true},"resources":{"subscribe":true},"logging":{},"x":1}"#);

@@ -1,12 +1,6 @@
 //! The connectors of one server: of its command, or of each of its URLs.
 
-use std::{
-    path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{path::Path, sync::Arc};
 
 use awc::http::header;
 use futures_util::future::LocalBoxFuture;
@@ -45,8 +39,6 @@ pub struct UrlConnector {
     /// Never [`UrlTransport::Auto`] for a WebSocket. For other URLs, `Auto` is Streamable HTTP, but the server may speak the
     /// transport of 2024-11-05 at the same URL instead.
     pub(super) transport: UrlTransport,
-    /// `true` if the last link over Streamable HTTP is of the stateless era.
-    pub(super) last_link_is_modern: Arc<AtomicBool>,
 }
 
 impl UrlConnector {
@@ -63,7 +55,7 @@ impl UrlConnector {
         let mut target = HttpTarget::new(&config.name, url, headers, config.authorities.as_ref());
         // With a configured `Authorization` header, no account is used.
         target.access.credentials = credentials.filter(|_| !target.headers.contains_key(header::AUTHORIZATION));
-        Self { target, transport, last_link_is_modern: Arc::default() }
+        Self { target, transport }
     }
 }
 
@@ -72,7 +64,7 @@ impl Connector for UrlConnector {
         Box::pin(async move {
             let link: Arc<dyn Link> = match self.transport {
                 UrlTransport::Auto | UrlTransport::StreamableHttp => {
-                    Arc::new(HttpLink::new(&self.target, unsolicited, &self.last_link_is_modern)?)
+                    Arc::new(HttpLink::new(&self.target, unsolicited)?)
                 }
                 UrlTransport::Sse => Arc::new(sse::open_link(&self.target, unsolicited).await?),
                 UrlTransport::WebSocket => Arc::new(ws::open_link(&self.target, unsolicited).await?),
@@ -84,8 +76,7 @@ impl Connector for UrlConnector {
     fn kind(&self) -> LinkKind {
         match self.transport {
             UrlTransport::Sse | UrlTransport::WebSocket => LinkKind::SingleStream,
-            _ if self.last_link_is_modern.load(Ordering::Relaxed) => LinkKind::Stateless,
-            _ => LinkKind::Streams,
+            UrlTransport::Auto | UrlTransport::StreamableHttp => LinkKind::Streams,
         }
     }
 
@@ -98,10 +89,8 @@ impl Connector for UrlConnector {
     }
 
     fn fallback(&self) -> Option<Arc<dyn Connector>> {
-        (self.transport == UrlTransport::Auto).then(|| {
-            let (target, transport) = (self.target.clone(), UrlTransport::Sse);
-            Arc::new(Self { target, transport, last_link_is_modern: Arc::default() }) as Arc<dyn Connector>
-        })
+        (self.transport == UrlTransport::Auto)
+            .then(|| Arc::new(Self { target: self.target.clone(), transport: UrlTransport::Sse }) as Arc<dyn Connector>)
     }
 
     fn describe(&self) -> String {

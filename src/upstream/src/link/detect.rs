@@ -51,11 +51,11 @@ impl DetectionResult {
 /// As [`handshake::open`]; [`LinkError::Lost`] if neither `server/discover` nor `initialize` was answered.
 pub async fn detect(
     connector: Arc<dyn Connector>,
-    unsolicited: &dyn Fn() -> Arc<dyn Listener>,
+    unsolicited: Arc<dyn Listener>,
 ) -> Result<DetectionResult, LinkError> {
     let mut unanswered = None;
     if connector.era() != Some(Era::Legacy) {
-        let link = connector.connect(unsolicited()).await?;
+        let link = connector.connect(Arc::clone(&unsolicited)).await?;
         let outcome = probe(&*link, &*connector).await;
         if let ProbeOutcome::Modern(negotiated) = outcome {
             link.complete_handshake(&negotiated);
@@ -68,14 +68,14 @@ pub async fn detect(
             ProbeOutcome::Unanswered(error) => unanswered = Some(error),
         }
     }
-    let error = match initialize(&connector, unsolicited).await {
+    let error = match initialize(&connector, &unsolicited).await {
         Ok(detected) => return Ok(detected),
         Err(error) => error,
     };
     if let Some(older) = connector.fallback()
         && matches!(error, LinkError::Status { status: 400 | 404 | 405, .. })
     {
-        match initialize(&older, unsolicited).await {
+        match initialize(&older, &unsolicited).await {
             Ok(detected) => return Ok(detected),
             Err(error) => {
                 let upstream = connector.server_name();
@@ -89,9 +89,10 @@ pub async fn detect(
 /// Opens a link of the handshake era.
 async fn initialize(
     connector: &Arc<dyn Connector>,
-    unsolicited: &dyn Fn() -> Arc<dyn Listener>,
+    unsolicited: &Arc<dyn Listener>,
 ) -> Result<DetectionResult, LinkError> {
-    let (link, negotiated) = handshake::open(&**connector, None, &ClientCapabilities::default(), unsolicited()).await?;
+    let no_capabilities = ClientCapabilities::default();
+    let (link, negotiated) = handshake::open(&**connector, None, &no_capabilities, Arc::clone(unsolicited)).await?;
     Ok(DetectionResult { connector: Arc::clone(connector), negotiated, link })
 }
 

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use serde::Deserialize;
-use serde_json::{Number, value::RawValue};
+use serde_json::value::RawValue;
 
 use super::{
     Connector, Link, LinkError, Listener, NegotiatedSession, OutgoingRequest, Response, SilentListener, escape_excerpt,
@@ -114,7 +114,7 @@ async fn initialize(
         Response::Result(result) => {
             let negotiated = parse_initialize_result(&result)?;
             link.complete_handshake(&negotiated);
-            link.notify("notifications/initialized", None).await?;
+            link.send_initialized().await?;
             return Ok(HandshakeOutcome::Done(negotiated));
         }
         Response::Error(error) => error,
@@ -164,7 +164,6 @@ struct ServerDescription<'a> {
     instructions: Option<String>,
     #[serde(borrow, rename = "_meta")]
     meta: Option<DescriptionMeta<'a>>,
-    ttl_ms: Option<Number>,
 }
 
 #[derive(Deserialize)]
@@ -184,7 +183,6 @@ impl ServerDescription<'_> {
                 .into(),
             server_info: server_info.map(|info| Arc::from(info.to_owned())),
             instructions: self.instructions,
-            ttl_ms: self.ttl_ms.and_then(|ttl| ttl.as_u64()),
         }
     }
 }

@@ -12,7 +12,7 @@ mod sse;
 mod wire;
 mod ws;
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use compact_str::CompactString;
@@ -163,9 +163,8 @@ impl Listener for SilentListener {}
 /// Determines how messages of an upstream are attributed to requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkKind {
-    /// Each request has its own stream, and there are no other messages: stateless HTTP.
-    Stateless,
-    /// Each request has its own stream, and another one carries the other messages: handshake-era Streamable HTTP.
+    /// Each request has its own stream: Streamable HTTP. In the handshake era, another stream carries the other messages. In the
+    /// stateless era, there are none.
     Streams,
     /// One ordered stream for everything: stdio, WebSocket, the transport of 2024-11-05. Progress is attributed by its
     /// token, messages of a subscription by its id, and any other message to the only request in flight.
@@ -180,9 +179,6 @@ pub struct NegotiatedSession {
     pub capabilities: Arc<RawValue>,
     pub server_info: Option<Arc<RawValue>>,
     pub instructions: Option<String>,
-    /// The time for which the answer to `server/discover` may be reused, in milliseconds
-    /// (2026-07-28/server/utilities/caching).
-    pub ttl_ms: Option<u64>,
 }
 
 impl NegotiatedSession {
@@ -220,8 +216,8 @@ pub trait Link: Send + Sync + 'static {
         listener: Arc<dyn Listener>,
     ) -> LocalBoxFuture<'a, Result<Response, LinkError>>;
 
-    /// Sends a notification. `params` is a JSON object.
-    fn notify<'a>(&'a self, method: &'a str, params: Option<&'a str>) -> LocalBoxFuture<'a, Result<(), LinkError>>;
+    /// Sends `notifications/initialized`, which ends a handshake.
+    fn send_initialized(&self) -> LocalBoxFuture<'_, Result<(), LinkError>>;
 
     /// Completes the handshake or discovery. Later requests conform to the negotiated revision, and a transport that
     /// needs a stream for messages outside of requests opens it.
@@ -269,14 +265,9 @@ pub trait Connector: Send + Sync + 'static {
     /// Returns the command without secrets, or the URL without user, password and query, for the status.
     fn describe(&self) -> String;
 
-    /// Returns the lines on stderr that say most about the state of the server.
+    /// Returns the lines on stderr that describe the state of the server.
     fn stderr(&self) -> StderrSummary {
         StderrSummary::default()
-    }
-
-    /// Returns the last lines that the server wrote to its stderr, without secrets and control characters.
-    fn recent_stderr(&self) -> Vec<String> {
-        Vec::new()
     }
 }
 
@@ -285,8 +276,8 @@ pub trait Connector: Send + Sync + 'static {
 pub struct StderrSummary {
     /// The first line of the latest output that looks like an error.
     pub error: Option<String>,
-    /// The last line.
-    pub last: Option<String>,
+    /// The last lines of the process that wrote last.
+    pub last_lines: VecDeque<String>,
 }
 
 /// The maximum number of bytes of one message from an upstream.

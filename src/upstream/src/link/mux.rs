@@ -128,9 +128,9 @@ impl Mux {
         answered.await.unwrap_or_else(|_| Err(LinkError::Lost("another request took its id".to_owned())))
     }
 
-    fn notify(&self, method: &str, params: Option<&str>) -> Result<(), LinkError> {
+    fn send_initialized(&self) -> Result<(), LinkError> {
         self.state.lock().check_open()?;
-        self.queue.push(None, encode::notification(method, params), None).map_err(queue_error)
+        self.queue.push(None, encode::notification("notifications/initialized", None), None).map_err(queue_error)
     }
 
     /// Returns the next message to write, or `None` once the queue is closed and empty. Requests whose permit has expired fail
@@ -313,8 +313,8 @@ impl Link for SingleStreamLink {
         Box::pin(self.mux.request(outgoing, listener))
     }
 
-    fn notify<'a>(&'a self, method: &'a str, params: Option<&'a str>) -> LocalBoxFuture<'a, Result<(), LinkError>> {
-        Box::pin(async move { self.mux.notify(method, params) })
+    fn send_initialized(&self) -> LocalBoxFuture<'_, Result<(), LinkError>> {
+        Box::pin(async { self.mux.send_initialized() })
     }
 
     fn complete_handshake(&self, negotiated: &NegotiatedSession) {

@@ -7,7 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use actix_http::{StatusCode, header};
-use awc::http::{Method, Uri, header::HeaderValue};
+use awc::http::{Method as HttpMethod, Uri, header::HeaderValue};
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio_util::sync::CancellationToken;
 use url::Url;
@@ -18,12 +18,12 @@ use super::{
     http::{
         HttpTarget,
         answer::{self, accept_status, is_stream, next_event},
-        client::{self, ExtraHeaders, HttpResponse, RequestHead},
+        client::{self, HttpResponse, RequestHead},
     },
     mux::{Mux, SingleStreamLink},
     queue::QueuedMessage,
 };
-use countersign_protocol::event_stream::EventReader;
+use countersign_protocol::{Method, encode::notified_method, event_stream::EventReader};
 use countersign_runtime::background;
 
 /// The time limit for a server to open the stream and to name its endpoint.
@@ -51,7 +51,7 @@ async fn open(target: &HttpTarget) -> Result<(HttpResponse, EventReader, Uri), L
     let uri = target.uri()?;
     let mut headers = target.headers.clone();
     headers.insert(header::ACCEPT, HeaderValue::from_static("text/event-stream"));
-    let mut response = client::request(Method::GET, uri.clone(), headers, &target.access).await?;
+    let mut response = client::request(HttpMethod::GET, uri.clone(), headers, &target.access).await?;
     accept_status(&mut response, |status| status == StatusCode::OK).await?;
     if !is_stream(&response) {
         return Err(LinkError::Protocol("a GET does not open an event stream there".to_owned()));
@@ -111,7 +111,7 @@ async fn write(mux: &Mux, head: &RequestHead) -> LinkError {
             Some(posted) = posts.next(), if !posts.is_empty() => posted,
             message = mux.queue.pop(), if posts.len() < MAX_CONCURRENT_POSTS => {
                 let Some(message) = message else { return LinkError::Lost("the connection was closed".to_owned()) };
-                let ends_handshake = is_initialized_notification(&message.text);
+                let ends_handshake = notified_method(&message.text) == Some(Method::Initialized);
                 let post = post(mux, head, message);
                 // The first request must not overtake this notification.
                 if ends_handshake { post.await } else { posts.push(post); Ok(()) }
@@ -123,11 +123,6 @@ async fn write(mux: &Mux, head: &RequestHead) -> LinkError {
     }
 }
 
-/// Returns `true` for the notification that ends the handshake, as the gateway writes it.
-fn is_initialized_notification(text: &[u8]) -> bool {
-    text.starts_with(br#"{"jsonrpc":"2.0","method":"notifications/initialized""#)
-}
-
 /// Posts one message, and fails its request if the server does not accept it.
 ///
 /// # Errors
@@ -135,7 +130,7 @@ fn is_initialized_notification(text: &[u8]) -> bool {
 /// run, so only the request of this message gets [`LinkError::SessionGone`], which allows that it is sent again.
 async fn post(mux: &Mux, head: &RequestHead, message: QueuedMessage) -> Result<(), LinkError> {
     let QueuedMessage { id, text, permit } = message;
-    let Err(error) = answer::post(head, ExtraHeaders::new(), &text, permit.as_ref()).await else { return Ok(()) };
+    let Err(error) = answer::post(head, &text, permit.as_ref()).await else { return Ok(()) };
     let is_gone = matches!(error, LinkError::Status { status: 404 | 410, .. });
     // Without a session, the status tells more: the endpoint is probably wrong.
     let error = if is_gone && id != Some(HANDSHAKE_ID) { LinkError::SessionGone } else { error };
@@ -148,21 +143,7 @@ async fn post(mux: &Mux, head: &RequestHead, message: QueuedMessage) -> Result<(
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-    use crate::link::OutgoingRequest;
-    use countersign_protocol::encode;
-
-    #[test]
-    fn only_the_notification_itself_ends_the_handshake() {
-        let arguments = json!({ "arguments": { "text": "notifications/initialized" } }).to_string();
-        let call = OutgoingRequest::new(1, "tools/call", Some(&arguments));
-        assert!(!is_initialized_notification(&call.body));
-        for params in [None, Some("{}")] {
-            assert!(is_initialized_notification(&encode::notification("notifications/initialized", params)));
-        }
-    }
 
     #[test]
     fn endpoint_must_have_the_same_origin() {

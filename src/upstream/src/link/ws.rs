@@ -5,14 +5,7 @@ use std::{cell::Cell, sync::Arc, time::Duration};
 
 use actix_codec::Framed;
 use actix_http::ws::{self, CloseCode, CloseReason, Codec, Frame, Item};
-use awc::{
-    BoxedSocket,
-    error::WsClientError,
-    http::{
-        Uri,
-        header::{CONTENT_TYPE, HeaderName, SEC_WEBSOCKET_PROTOCOL},
-    },
-};
+use awc::{BoxedSocket, error::WsClientError, http::header::SEC_WEBSOCKET_PROTOCOL};
 use bytes::{Bytes, BytesMut};
 use bytestring::ByteString;
 use futures_util::{
@@ -27,10 +20,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     LinkError, Listener, MAX_MESSAGE_BYTES,
-    http::{HttpTarget, authorization, client},
+    http::{HttpTarget, client},
     mux::{Mux, SingleStreamLink},
 };
-use crate::credentials::AuthorizationHeaders;
 use countersign_runtime::background;
 
 /// The time limit for connecting and the upgrade.
@@ -59,25 +51,13 @@ pub(super) async fn open_link(
     Ok(link)
 }
 
-/// Opens the WebSocket, with the token of the account if there is one.
+/// Opens the WebSocket. No account is used for it, because `oauth` is only for addresses of HTTP.
 async fn open(target: &HttpTarget) -> Result<Socket, LinkError> {
-    let Some(credentials) = &target.access.credentials else { return open_with(target, &Vec::new()).await };
-    // A proof of possession names the URL by the scheme of HTTP (RFC 9449, section 4.2).
-    let uri = target.uri()?.to_string().replacen("ws", "http", 1);
-    let uri: Uri = uri.parse().map_err(|_| LinkError::Unreachable("its address is not one of WebSocket".to_owned()))?;
-    authorization::open(&**credentials, target, &uri, async |headers| open_with(target, headers).await).await
-}
-
-/// Opens the WebSocket with these additional headers.
-async fn open_with(target: &HttpTarget, authorization: &AuthorizationHeaders) -> Result<Socket, LinkError> {
     let uri = target.uri()?;
     let mut request =
         client::upgrading_client(&target.access.trust).ws(&uri).protocols(["mcp"]).max_frame_size(MAX_MESSAGE_BYTES);
-    for (name, value) in target.headers.iter().chain(authorization.iter().map(|(name, value)| (name, value))) {
-        let name: &HeaderName = name;
-        if *name != CONTENT_TYPE {
-            request = request.set_header(name.clone(), value.clone());
-        }
+    for (name, value) in &target.headers {
+        request = request.set_header(name.clone(), value.clone());
     }
     let (response, socket) = request.connect().await.map_err(|error| match error {
         WsClientError::InvalidResponseStatus(status) => {

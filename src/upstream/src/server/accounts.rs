@@ -9,7 +9,6 @@ use std::{
     time::Duration,
 };
 
-use actix::ArbiterHandle;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -71,8 +70,6 @@ pub(crate) struct PersonalUpstreams {
     /// The holder of the account with which the offered lists were read.
     list_holder: Mutex<Option<AccountHolder>>,
     pub(crate) connectors: ConnectorFactory,
-    /// The thread of all upstreams.
-    pub(crate) thread: ArbiterHandle,
 }
 
 struct OpenUpstream {
@@ -81,20 +78,18 @@ struct OpenUpstream {
 }
 
 impl OpenUpstream {
-    /// Returns `true` if calls or watched resources need the upstream.
     fn is_busy(&self) -> bool {
-        self.upstream.calls_in_flight() > 0 || !self.upstream.resource_watches.uris().is_empty()
+        self.upstream.calls_in_flight() > 0
     }
 }
 
 impl PersonalUpstreams {
-    pub(crate) fn new(is_required: bool, connectors: ConnectorFactory, thread: ArbiterHandle) -> Self {
+    pub(crate) fn new(is_required: bool, connectors: ConnectorFactory) -> Self {
         Self {
             is_required: AtomicBool::new(is_required),
             open: Mutex::default(),
             list_holder: Mutex::default(),
             connectors,
-            thread,
         }
     }
 
@@ -112,8 +107,7 @@ impl PersonalUpstreams {
     }
 
     /// Returns the open upstream of a person, or opens it. If [`PERSONAL_UPSTREAMS_TARGET`] are open, the one that was
-    /// unused for the longest time is closed first, but never one with calls or watched resources, or the one with
-    /// which the lists are read.
+    /// unused for the longest time is closed first, but never one with calls, or the one with which the lists are read.
     pub(crate) fn get_or_open(&self, holder: &AccountHolder, open: impl FnOnce() -> Arc<Upstream>) -> Arc<Upstream> {
         let mut all = self.open.lock();
         if let Some(entry) = all.get_mut(holder) {
@@ -134,12 +128,9 @@ impl PersonalUpstreams {
         upstream
     }
 
-    /// Closes the upstream of a person after its calls. Later calls open another one.
-    pub(crate) fn retire(&self, holder: &AccountHolder) {
-        let retired = self.open.lock().remove(holder);
-        if let Some(retired) = retired {
-            self.thread.spawn(retired.upstream.drain());
-        }
+    /// Removes the upstream of a person, so that later calls open another one.
+    pub(crate) fn remove(&self, holder: &AccountHolder) -> Option<Arc<Upstream>> {
+        self.open.lock().remove(holder).map(|entry| entry.upstream)
     }
 
     /// Closes the upstreams that nobody has used for a while, except the one with which the lists are read.

@@ -45,25 +45,15 @@ impl Upstream {
         connection: &UpstreamConnection,
         method: &str,
         params: &str,
-    ) -> Result<Box<RawValue>, GatewayRequestError> {
-        let answer = self.send_gateway_request_within(connection, method, params, self.config.timeout).await;
-        if matches!(answer, Ok(_) | Err(GatewayRequestError::Rpc(_))) {
-            connection.timeout_streak.record_answer();
-        }
-        answer
-    }
-
-    /// Sends a request like [`Self::send_gateway_request`], with another time limit.
-    pub(crate) async fn send_gateway_request_within(
-        &self,
-        connection: &UpstreamConnection,
-        method: &str,
-        params: &str,
         limit: Duration,
     ) -> Result<Box<RawValue>, GatewayRequestError> {
         let (link, listener) = (&*connection.link, Arc::clone(&connection.calls));
         let answer = send_request(link, connection.era, self.next_request_id(), method, params, listener);
-        tokio::time::timeout(limit, answer).await.unwrap_or(Err(GatewayRequestError::Timeout))
+        let answer = tokio::time::timeout(limit, answer).await.unwrap_or(Err(GatewayRequestError::Timeout));
+        if matches!(answer, Ok(_) | Err(GatewayRequestError::Rpc(_))) {
+            connection.timeout_streak.record_answer();
+        }
+        answer
     }
 }
 

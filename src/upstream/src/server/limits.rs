@@ -273,7 +273,7 @@ impl Upstream {
     async fn probe(&self, connection: &UpstreamConnection) {
         // The stateless era has no ping (2026-07-28/changelog).
         let method = if connection.era == Era::Modern { "server/discover" } else { "ping" };
-        match self.send_gateway_request_within(connection, method, "{}", PROBE_TIMEOUT).await {
+        match self.send_gateway_request(connection, method, "{}", PROBE_TIMEOUT).await {
             Err(GatewayRequestError::Timeout) => {
                 tracing::warn!(
                     upstream = %self.config.name,
@@ -285,7 +285,6 @@ impl Upstream {
             Err(GatewayRequestError::Link(_)) => {}
             // An error proves that the server is alive too.
             Ok(_) | Err(GatewayRequestError::Rpc(_) | GatewayRequestError::Malformed(_)) => {
-                connection.timeout_streak.record_answer();
                 connection.timeout_streak.is_probed.store(false, Ordering::Release);
             }
         }

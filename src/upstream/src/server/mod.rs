@@ -10,6 +10,7 @@ mod metrics;
 pub(crate) mod pool;
 pub(crate) mod resource_watches;
 pub mod status;
+mod thread;
 
 use std::{
     borrow::Cow,
@@ -20,11 +21,11 @@ use std::{
     time::Duration,
 };
 
-use actix::Addr;
+use actix::ArbiterHandle;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use serde::Deserialize;
-use tokio::sync::{Notify, broadcast, oneshot, watch};
+use tokio::sync::{Notify, broadcast, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::{
@@ -74,10 +75,7 @@ pub enum Phase {
 /// The name of the only tool of a server whose account nobody has connected.
 pub const CONNECT_TOOL: &str = "connect";
 
-/// Performs an upstream's long-running work on the upstreams' thread. Its messages are in `calls` and `upkeep`.
-pub struct UpstreamActor(pub Arc<Upstream>);
-
-/// An upstream server. Reading it is cheap on any thread; long-running work happens in its actor.
+/// An upstream server. Reading it is cheap on any thread; long-running work happens on the thread of all upstreams.
 pub struct Upstream {
     pub config: Arc<UpstreamConfig>,
     /// The fingerprint of the command or addresses.
@@ -102,8 +100,10 @@ pub struct Upstream {
     pub(super) lists_stale: Notify,
     /// The number of times that the list of tools has changed.
     pub(super) tools_version: AtomicU64,
-    /// Notified when the tools were read again ([`Upstream::reread_tools`]).
-    pub(super) tools_readers: Mutex<Vec<oneshot::Sender<()>>>,
+    /// The number of requests to read the tools again ([`Upstream::reread_tools`]).
+    pub(super) tools_requests: AtomicU64,
+    /// The last reading of the tools: the number of requests when it began, and `true` if the tools were read.
+    pub(super) tools_reading: watch::Sender<(u64, bool)>,
     /// Cancelled once the connection has ended on which the tools were read. `None` if they were never read.
     tools_connection_end: Mutex<Option<CancellationToken>>,
     /// Notified when a call needs the disconnected upstream, so that the next attempt comes sooner.
@@ -123,7 +123,8 @@ pub struct Upstream {
     /// `None` unless the configuration enables the cache.
     cache: Option<Cache>,
     pub(super) events: broadcast::Sender<ProviderEvent>,
-    pub(super) actor: OnceLock<Addr<UpstreamActor>>,
+    /// The thread of all upstreams. It is set when this upstream is started.
+    pub(super) thread: OnceLock<ArbiterHandle>,
     pub(super) metrics: UpstreamMetrics,
     pub(super) stop: CancellationToken,
 }
@@ -165,7 +166,8 @@ impl Upstream {
             stale_lists: AtomicU8::new(0),
             lists_stale: Notify::new(),
             tools_version: AtomicU64::new(0),
-            tools_readers: Mutex::default(),
+            tools_requests: AtomicU64::new(0),
+            tools_reading: watch::Sender::default(),
             tools_connection_end: Mutex::default(),
             reconnect: Notify::new(),
             account_changed: Notify::new(),
@@ -176,7 +178,7 @@ impl Upstream {
             resource_watches: ResourceWatches::default(),
             cache: config.cache.then(Cache::default),
             events: broadcast::channel(EVENT_BUFFER).0,
-            actor: OnceLock::new(),
+            thread: OnceLock::new(),
             metrics: if is_personal {
                 UpstreamMetrics::for_person(&config.name)
             } else {
@@ -240,11 +242,7 @@ impl Upstream {
     /// Waits until the first attempt to connect has succeeded or failed.
     pub async fn wait_until_settled(&self) {
         let mut phase = self.phase.subscribe();
-        while !self.first_attempt_done.load(Ordering::Acquire) {
-            if phase.changed().await.is_err() {
-                return;
-            }
-        }
+        drop(phase.wait_for(|_| self.first_attempt_done.load(Ordering::Acquire)).await);
     }
 
     /// Publishes the state of the connection.

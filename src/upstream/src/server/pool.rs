@@ -27,7 +27,7 @@ const FOLLOW_UP_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 /// The key of a group of interchangeable links.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PoolKey {
-    /// The connection without capabilities, shared by all callers. The pool holds it only at replicas for which the actor does
+    /// The connection without capabilities, shared by all callers. The pool holds it only at replicas for which `upkeep` does
     /// not maintain it.
     Common,
     /// A link whose clients cannot be asked anything, but which declares extensions.
@@ -47,7 +47,7 @@ impl PoolKey {
         }
         let isolation = isolation.unwrap_or(match kind {
             LinkKind::Streams => Isolation::Session,
-            LinkKind::SingleStream | LinkKind::Stateless => Isolation::Shared,
+            LinkKind::SingleStream => Isolation::Shared,
         });
         let for_principal = || Self::Principal(caller.principal.name.as_str().into(), caller.capabilities.clone());
         match (isolation, &caller.session) {
@@ -124,7 +124,7 @@ pub enum LeaseOutcome<'a> {
     Leased(Lease<'a>),
     /// The link is being opened. The caller must try again after that.
     AlreadyOpening(OpeningReceiver),
-    /// The caller must request the link from the actor, and then try again.
+    /// The caller must have the link opened, and then try again.
     MustOpen {
         id: u64,
         result_sender: OpeningSender,
@@ -363,7 +363,7 @@ impl PoolState {
         // A child is a process, while a session over HTTP costs little more than its id.
         let (max_per_principal, max_links) = match kind {
             LinkKind::SingleStream => (4, 32),
-            LinkKind::Streams | LinkKind::Stateless => (256, 4096),
+            LinkKind::Streams => (256, 4096),
         };
         let all = || self.entries.values().flatten();
         let is_principal_full = all().filter(|entry| entry.principal == *principal).count() >= max_per_principal;

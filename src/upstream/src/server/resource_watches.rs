@@ -24,17 +24,17 @@ const MAX_URI_BYTES: usize = 4096;
 /// The resources of one upstream that clients watch.
 #[derive(Debug, Default)]
 pub struct ResourceWatches {
-    watches: Mutex<BTreeMap<String, ResourceWatch>>,
+    /// The watched resources by URI. Receivers are notified when the set of URIs changes.
+    pub watches: watch::Sender<BTreeMap<String, ResourceWatch>>,
     /// The latest updates by URI, which may be that of a part of a watched resource.
     recent_updates: Mutex<BTreeMap<String, RecentUpdate>>,
-    /// Incremented when the set of URIs changes.
-    pub version: watch::Sender<u64>,
     /// The URIs that the upstream has accepted (`true`) or refused.
     pub answers: watch::Sender<BTreeMap<String, bool>>,
 }
 
+/// The clients that watch one resource.
 #[derive(Debug)]
-struct ResourceWatch {
+pub struct ResourceWatch {
     count: usize,
     added_at: Instant,
 }
@@ -69,36 +69,34 @@ pub enum UpdateAction {
 impl ResourceWatches {
     /// Adds a watching client.
     pub fn add(&self, uri: &str) {
-        let mut watches = self.watches.lock();
-        match watches.get_mut(uri) {
-            Some(entry) => entry.count += 1,
-            None => {
-                watches.insert(uri.to_owned(), ResourceWatch { count: 1, added_at: Instant::now() });
-                self.answers.send_if_modified(|answers| answers.remove(uri).is_some());
-                self.version.send_modify(|version| *version += 1);
+        self.watches.send_if_modified(|watches| {
+            if let Some(entry) = watches.get_mut(uri) {
+                entry.count += 1;
+                return false;
             }
-        }
+            watches.insert(uri.to_owned(), ResourceWatch { count: 1, added_at: Instant::now() });
+            self.answers.send_if_modified(|answers| answers.remove(uri).is_some());
+            true
+        });
     }
 
     /// Returns the time since which clients watch a resource, or the current time if none does.
     pub fn watched_since(&self, uri: &str) -> Instant {
-        self.watches.lock().get(uri).map_or_else(Instant::now, |entry| entry.added_at)
+        self.watches.borrow().get(uri).map_or_else(Instant::now, |entry| entry.added_at)
     }
 
     /// Removes a watching client.
     pub fn remove(&self, uri: &str) {
-        let mut watches = self.watches.lock();
-        let Some(entry) = watches.get_mut(uri) else { return };
-        entry.count -= 1;
-        if entry.count == 0 {
-            watches.remove(uri);
-            self.version.send_modify(|version| *version += 1);
-        }
+        self.watches.send_if_modified(|watches| {
+            let Some(entry) = watches.get_mut(uri) else { return false };
+            entry.count -= 1;
+            entry.count == 0 && watches.remove(uri).is_some()
+        });
     }
 
     /// Records an update on the gateway's own subscription.
     pub fn record_update(&self, uri: &str) {
-        let watches = self.watches.lock();
+        let watches = self.watches.borrow();
         if uri_and_containing(uri).any(|uri| watches.contains_key(uri))
             && let Some(update) = find_or_insert(&mut self.recent_updates.lock(), uri)
         {
@@ -143,7 +141,7 @@ impl ResourceWatches {
 
     /// Returns the URIs that clients watch.
     pub fn uris(&self) -> BTreeSet<String> {
-        self.watches.lock().keys().cloned().collect()
+        self.watches.borrow().keys().cloned().collect()
     }
 }
 
@@ -183,19 +181,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn version_changes_with_first_and_last_watch() {
+    fn first_and_last_watch_of_a_resource_are_announced() {
         let watches = ResourceWatches::default();
-        let version = || *watches.version.borrow();
-        watches.add("a");
-        watches.add("a");
-        watches.add("b");
-        assert_eq!((version(), watches.uris().len()), (2, 2));
-        watches.remove("a");
-        watches.remove("never");
-        assert_eq!((version(), watches.uris().len()), (2, 2));
-        watches.remove("a");
-        watches.remove("a");
-        assert_eq!((version(), watches.uris()), (3, BTreeSet::from(["b".to_owned()])));
+        let mut changes = watches.watches.subscribe();
+        let mut is_announced = |change: &dyn Fn()| {
+            change();
+            let has_changed = changes.has_changed().unwrap();
+            changes.mark_unchanged();
+            has_changed
+        };
+        assert!(is_announced(&|| watches.add("a")));
+        assert!(!is_announced(&|| watches.add("a")));
+        assert!(is_announced(&|| watches.add("b")));
+        assert_eq!(watches.uris().len(), 2);
+        assert!(!is_announced(&|| watches.remove("a")));
+        assert!(!is_announced(&|| watches.remove("never")));
+        assert_eq!(watches.uris().len(), 2);
+        assert!(is_announced(&|| watches.remove("a")));
+        assert!(!is_announced(&|| watches.remove("a")));
+        assert_eq!(watches.uris(), BTreeSet::from(["b".to_owned()]));
     }
 
     #[test]

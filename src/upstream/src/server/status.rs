@@ -11,7 +11,7 @@ use crate::{
     catalog::ListKinds,
     link::{LinkKind, NegotiatedSession},
 };
-use countersign_config::{UpstreamTarget, UrlTransport};
+use countersign_config::UpstreamTarget;
 use countersign_protocol::{
     Era,
     json::{member, string},
@@ -106,7 +106,7 @@ impl Upstream {
         let definitions = self.definitions.load();
         let record = self.metrics.record.lock();
         let kind = self.endpoints.first().map(|endpoint| endpoint.kind());
-        let stderr = self.endpoints.first().map(|endpoint| endpoint.connector().stderr()).unwrap_or_default();
+        let mut stderr = self.endpoints.first().map(|endpoint| endpoint.connector().stderr()).unwrap_or_default();
         UpstreamStatus {
             status: match self.phase() {
                 Phase::Up => "up",
@@ -116,8 +116,6 @@ impl Upstream {
             },
             transport: match &self.config.target {
                 UpstreamTarget::Command { .. } => "stdio",
-                UpstreamTarget::Url { transport: UrlTransport::Sse, .. } => "sse",
-                UpstreamTarget::Url { transport: UrlTransport::WebSocket, .. } => "websocket",
                 UpstreamTarget::Url { urls, .. } if urls.first().is_some_and(|u| u.scheme().starts_with("ws")) => {
                     "websocket"
                 }
@@ -141,7 +139,7 @@ impl Upstream {
             resources: definitions.resources.len(),
             last_error: record.error.clone(),
             stderr_error: stderr.error,
-            last_stderr: stderr.last,
+            last_stderr: stderr.last_lines.pop_back(),
             omitted: record.omitted.clone(),
             previews: PreviewsStatus {
                 sets: self.config.previews.sets.clone(),
@@ -192,13 +190,18 @@ impl Upstream {
         }
     }
 
+    /// Returns `true` if the server speaks stateless HTTP.
+    fn is_stateless_http(&self) -> bool {
+        self.era() == Era::Modern && self.endpoints.iter().any(|endpoint| endpoint.kind() == LinkKind::Streams)
+    }
+
     /// Publishes the state of the circuit breaker in the metrics.
     pub(crate) fn report_breaker(&self) {
         let state = self.breaker_state();
         let state_of_server = self.configured_upstream().map_or(state, |configured| configured.breaker_state());
         countersign_telemetry::metrics::set_breaker_state(&self.config.name, state_of_server);
-        // Stateless HTTP has no connection whose loss could be noticed, so the actor reads the lists to find out.
-        if state == CircuitState::Open && self.endpoints.iter().any(|endpoint| endpoint.kind() == LinkKind::Stateless) {
+        // Stateless HTTP has no connection whose loss could be noticed, so `upkeep` reads the lists to find out.
+        if state == CircuitState::Open && self.is_stateless_http() {
             self.mark_stale(ListKinds::all());
         }
     }

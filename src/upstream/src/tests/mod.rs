@@ -52,7 +52,7 @@ fn legacy() -> Arc<FakeServer> {
 }
 
 fn modern() -> Arc<FakeServer> {
-    FakeServer::new(Era::Modern, LinkKind::Stateless)
+    FakeServer::new(Era::Modern, LinkKind::Streams)
 }
 
 /// Returns a caller that cannot be asked anything.

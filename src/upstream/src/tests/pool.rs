@@ -177,7 +177,7 @@ async fn session_ending_during_start_leaves_no_child() {
 
 #[actix::test]
 async fn stateless_server_needs_one_connection() {
-    for kind in [LinkKind::Stateless, LinkKind::SingleStream] {
+    for kind in [LinkKind::Streams, LinkKind::SingleStream] {
         let fake = FakeServer::new(Era::Modern, kind);
         let upstream = start(&fake).await;
         answer_after_a_second(&fake);

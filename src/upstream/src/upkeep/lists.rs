@@ -9,7 +9,6 @@ use std::{
 };
 
 use serde_json::value::RawValue;
-use tokio::sync::oneshot;
 
 use crate::{
     catalog::{Catalog, ListKinds, usable_definitions::UsableDefinitions},
@@ -38,12 +37,9 @@ const MAX_LOGGED_OMISSIONS: usize = 20;
 impl Upstream {
     /// Reads the tools again, and waits for that at most this long. Returns `false` if they could not be read in time.
     pub(crate) async fn reread_tools(&self, limit: Duration) -> bool {
-        let (reader, read) = oneshot::channel();
-        {
-            let mut readers = self.tools_readers.lock();
-            readers.retain(|reader| !reader.is_closed());
-            readers.push(reader);
-        }
+        let mut reading = self.tools_reading.subscribe();
+        // A reading that has begun already does not count.
+        let request = self.tools_requests.fetch_add(1, Ordering::AcqRel) + 1;
         self.mark_stale(ListKinds::TOOLS);
         let mut phase = self.phase.subscribe();
         let failed_to_connect = async {
@@ -51,16 +47,21 @@ impl Upstream {
         };
         tokio::select! {
             biased;
-            result = read => result.is_ok(),
+            reading = reading.wait_for(|(requests, _)| *requests >= request) => reading.is_ok_and(|reading| reading.1),
             () = failed_to_connect => false,
             () = self.stop.cancelled() => false,
             () = tokio::time::sleep(limit) => false,
         }
     }
 
-    /// Waits until somebody waits for the tools.
-    pub(super) async fn wait_for_tools_reader(&self) {
-        while self.tools_readers.lock().is_empty() {
+    /// Returns `true` if the tools were requested and not read since.
+    pub(super) fn has_tools_request(&self) -> bool {
+        self.tools_requests.load(Ordering::Acquire) > self.tools_reading.borrow().0
+    }
+
+    /// Waits until the tools are requested.
+    pub(super) async fn wait_for_tools_request(&self) {
+        while !self.has_tools_request() {
             self.lists_stale.notified().await;
         }
     }
@@ -93,22 +94,11 @@ pub(super) async fn refresh(
         return Ok(());
     }
     let old = upstream.catalog();
-    // Those who ask from now on wait for the next reading.
-    let mut readers: Vec<oneshot::Sender<()>> = Vec::new();
-    if kinds.contains(ListKinds::TOOLS) {
-        readers.append(&mut upstream.tools_readers.lock());
-    }
-    let fresh = match read(upstream, connection, kinds, &old).await {
-        Ok(fresh) => fresh,
-        Err(error) => {
-            // The lists are read again, perhaps on another connection.
-            upstream.tools_readers.lock().append(&mut readers);
-            return Err(match error {
-                GatewayRequestError::Link(error) => error,
-                error => LinkError::Protocol(error.to_string()),
-            });
-        }
-    };
+    let tools_requests = upstream.tools_requests.load(Ordering::Acquire);
+    let fresh = read(upstream, connection, kinds, &old).await.map_err(|error| match error {
+        GatewayRequestError::Link(error) => error,
+        error => LinkError::Protocol(error.to_string()),
+    })?;
     let mut omitted: Vec<String> = Vec::new();
     for (list, error) in &fresh.failed {
         tracing::warn!(upstream = %upstream.config.name, list, %error, "a list of the upstream could not be read");
@@ -118,11 +108,12 @@ pub(super) async fn refresh(
         }
     }
     publish(upstream, fresh.catalog, omitted);
-    if kinds.contains(ListKinds::TOOLS) && !fresh.failed.iter().any(|(method, _)| *method == TOOLS.name) {
-        upstream.set_tools_connection(connection);
-        for reader in readers {
-            let _ = reader.send(());
+    if kinds.contains(ListKinds::TOOLS) {
+        let are_read = !fresh.failed.iter().any(|(method, _)| *method == TOOLS.name);
+        if are_read {
+            upstream.set_tools_connection(connection);
         }
+        upstream.tools_reading.send_replace((tools_requests, are_read));
     }
     let ttl = match fresh.failed.is_empty() {
         false => RETRY_DELAY,
@@ -280,6 +271,43 @@ impl ListEntries {
     pub(crate) const fn empty() -> Self {
         Self { all: Vec::new(), ttl: Duration::MAX, is_public: true, truncation: None }
     }
+
+    /// Appends the entries of a page, as long as the budget lasts, and returns the cursor of the next page.
+    ///
+    /// # Errors
+    /// [`GatewayRequestError::Malformed`]
+    fn add_page(
+        &mut self,
+        list: &ListMethod,
+        page: &RawValue,
+        budget: &mut ListBudget,
+    ) -> Result<Option<String>, GatewayRequestError> {
+        let malformed = || GatewayRequestError::Malformed(format!("its answer to {} is not a list", list.name));
+        let members: HashMap<Cow<'_, str>, &RawValue> = serde_json::from_str(page.get()).map_err(|_| malformed())?;
+        let entries: Vec<&RawValue> = members
+            .get(list.member)
+            .and_then(|entries| serde_json::from_str(entries.get()).ok())
+            .ok_or_else(malformed)?;
+        let next_cursor = match members.get("nextCursor") {
+            Some(cursor) => serde_json::from_str(cursor.get()).map_err(|_| malformed())?,
+            None => None,
+        };
+        // A list without hints must not be considered fresh for long, or the same for everybody
+        // (2026-07-28/server/utilities/caching).
+        let ttl = members.get("ttlMs").and_then(|ttl| serde_json::from_str::<f64>(ttl.get()).ok());
+        let ttl = ttl.and_then(|ms| Duration::try_from_secs_f64(ms / 1000.0).ok()).unwrap_or_default();
+        self.ttl = self.ttl.min(ttl);
+        self.is_public &=
+            members.get("cacheScope").and_then(|scope| string(scope.get())).is_some_and(|scope| scope == "public");
+        for entry in entries {
+            if let Err(reason) = budget.take_entry(entry.get().len()) {
+                self.truncation = Some(reason);
+                break;
+            }
+            self.all.push(Arc::from(entry.to_owned()));
+        }
+        Ok(next_cursor)
+    }
 }
 
 /// Reads one list within the configured limits (`lists`), where other lists have taken `used_bytes` bytes of the limit.
@@ -290,7 +318,7 @@ async fn read_list(
     used_bytes: usize,
 ) -> Result<ListEntries, GatewayRequestError> {
     let entries = read_pages(list, upstream.config.lists, used_bytes, async |params: &str| {
-        upstream.send_gateway_request(connection, list.name, params).await
+        upstream.send_gateway_request(connection, list.name, params, upstream.config.timeout).await
     })
     .await?;
     if let Some(reason) = &entries.truncation {
@@ -322,13 +350,9 @@ pub(crate) async fn read_pages(
             || "{}".to_owned(),
             |cursor| format!(r#"{{"cursor":{}}}"#, serde_json::Value::from(cursor.as_str())),
         );
-        let result = request(&params).await?;
-        let malformed = || GatewayRequestError::Malformed(format!("its answer to {} is not a list", list.name));
-        let page_read = Page::read(&result, list.member, &mut budget, &mut collected.all).ok_or_else(malformed)?;
-        collected.ttl = collected.ttl.min(page_read.ttl);
-        collected.is_public &= page_read.is_public;
-        collected.truncation = page_read.truncation;
-        let Some(next) = page_read.next_cursor.filter(|_| collected.truncation.is_none()) else { break };
+        let page_read = request(&params).await?;
+        let next_cursor = collected.add_page(list, &page_read, &mut budget)?;
+        let Some(next) = next_cursor.filter(|_| collected.truncation.is_none()) else { break };
         collected.truncation = if page >= limits.pages {
             Some(format!("it has more than {} pages (lists.pages)", limits.pages))
         } else if next.len() > MAX_CURSOR_BYTES {
@@ -371,45 +395,6 @@ impl ListBudget {
     }
 }
 
-/// A page of a list without its entries.
-struct Page {
-    next_cursor: Option<String>,
-    ttl: Duration,
-    is_public: bool,
-    /// The reason why not all entries of the page were read.
-    truncation: Option<String>,
-}
-
-impl Page {
-    /// Appends the entries of a page to `all`, as long as the budget lasts. Returns `None` for a malformed page.
-    fn read(result: &RawValue, member: &str, budget: &mut ListBudget, all: &mut Vec<Arc<RawValue>>) -> Option<Self> {
-        let members: HashMap<Cow<'_, str>, &RawValue> = serde_json::from_str(result.get()).ok()?;
-        let entries: Vec<&RawValue> = serde_json::from_str(members.get(member)?.get()).ok()?;
-        let next_cursor = match members.get("nextCursor") {
-            Some(cursor) => serde_json::from_str(cursor.get()).ok()?,
-            None => None,
-        };
-        let ttl = members.get("ttlMs").and_then(|ttl| serde_json::from_str::<f64>(ttl.get()).ok());
-        let scope = members.get("cacheScope").and_then(|scope| string(scope.get()));
-        let mut truncation = None;
-        for entry in entries {
-            if let Err(reason) = budget.take_entry(entry.get().len()) {
-                truncation = Some(reason);
-                break;
-            }
-            all.push(Arc::from(entry.to_owned()));
-        }
-        Some(Self {
-            next_cursor,
-            // A list without hints must not be considered fresh for long, or the same for everybody
-            // (2026-07-28/server/utilities/caching).
-            ttl: ttl.map_or(Duration::ZERO, |ms| Duration::try_from_secs_f64(ms / 1000.0).unwrap_or_default()),
-            is_public: scope.is_some_and(|scope| scope == "public"),
-            truncation,
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -418,26 +403,27 @@ mod tests {
         ListBudget { limits: ListsConfig { pages: 1, entries, bytes }, entries, bytes }
     }
 
-    fn read_within(text: &str, mut budget: ListBudget) -> Option<(Page, Vec<Arc<RawValue>>)> {
-        let mut entries = Vec::new();
+    fn read_within(text: &str, mut budget: ListBudget) -> Option<(ListEntries, Option<String>)> {
+        let mut entries = ListEntries::empty();
         let raw = RawValue::from_string(text.to_owned()).unwrap();
-        Some((Page::read(&raw, "tools", &mut budget, &mut entries)?, entries))
+        let next_cursor = entries.add_page(&TOOLS, &raw, &mut budget).ok()?;
+        Some((entries, next_cursor))
     }
 
-    fn page(text: &str) -> Option<(Page, Vec<Arc<RawValue>>)> {
+    fn page(text: &str) -> Option<(ListEntries, Option<String>)> {
         read_within(text, budget(100, 1000))
     }
 
     #[test]
     fn page_entries_keep_their_text() {
         let read = page(r#"{"tools":[{ "name":"a", "x":12345678901234567890123 },7],"nextCursor":"","ttlMs":1500}"#);
-        let (read, entries) = read.unwrap();
-        assert_eq!(entries[0].get(), r#"{ "name":"a", "x":12345678901234567890123 }"#);
-        assert_eq!((entries.len(), read.truncation), (2, None));
-        assert_eq!(read.next_cursor.as_deref(), Some(""), "an empty cursor is valid");
+        let (read, next_cursor) = read.unwrap();
+        assert_eq!(read.all[0].get(), r#"{ "name":"a", "x":12345678901234567890123 }"#);
+        assert_eq!((read.all.len(), read.truncation), (2, None));
+        assert_eq!(next_cursor.as_deref(), Some(""), "an empty cursor is valid");
         assert_eq!(read.ttl, Duration::from_millis(1500));
-        let (last, _) = page(r#"{"tools":[],"nextCursor":null,"ttlMs":-5,"cacheScope":"private"}"#).unwrap();
-        assert_eq!((last.next_cursor, last.ttl), (None, Duration::ZERO));
+        let (last, next_cursor) = page(r#"{"tools":[],"nextCursor":null,"ttlMs":-5,"cacheScope":"private"}"#).unwrap();
+        assert_eq!((next_cursor, last.ttl), (None, Duration::ZERO));
         let (public, _) = page(r#"{"tools":[],"cacheScope":"public"}"#).unwrap();
         assert_eq!([public.is_public, last.is_public, read.is_public], [true, false, false]);
         for malformed in ["{}", "[]", r#"{"tools":{}}"#, r#"{"tools":[],"nextCursor":7}"#, "null"] {
@@ -453,8 +439,8 @@ mod tests {
             (3, 5, 2, Some("5 bytes (lists.bytes)")),
             (0, 0, 0, Some("0 entries (lists.entries)")),
         ] {
-            let (page, all) = read_within(r#"{"tools":[12, 34 ,56]}"#, budget(entries, bytes)).unwrap();
-            assert_eq!(all.len(), read, "{entries} {bytes}");
+            let (page, _) = read_within(r#"{"tools":[12, 34 ,56]}"#, budget(entries, bytes)).unwrap();
+            assert_eq!(page.all.len(), read, "{entries} {bytes}");
             let truncation = page.truncation.as_deref().map(|reason| reason.rsplit("more than ").next().unwrap());
             assert_eq!(truncation, limit, "{entries} {bytes}");
         }

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use actix::{Actor, Context};
+use actix::{Arbiter, ArbiterHandle};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -20,7 +20,7 @@ use crate::{
     credentials::AuthorizationError,
     link::{LinkError, LinkKind, Listener, SilentListener, detect, handshake},
     server::{
-        Phase, Upstream, UpstreamActor,
+        Phase, Upstream,
         connection::{LinkCalls, UpstreamConnection},
         endpoint::Endpoint,
     },
@@ -51,22 +51,17 @@ const ACCOUNT_CHECK_INTERVAL: Duration = Duration::from_secs(3);
 /// The time limit for connecting before another replica is tried; some servers install themselves first.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The capacity of the mailbox. The senders limit the number of their messages themselves.
-const MAILBOX_CAPACITY: usize = 1024;
-
-impl Actor for UpstreamActor {
-    type Context = Context<Self>;
-
-    fn started(&mut self, ctx: &mut Self::Context) {
-        ctx.set_mailbox_capacity(MAILBOX_CAPACITY);
-        background::spawn(run(Arc::clone(&self.0)));
-    }
-}
-
 impl Upstream {
-    /// Starts the actor on this thread, for tests. [`crate::Upstreams`] starts it on the thread for all upstreams.
+    /// Connects the upstream and keeps it connected, on the thread of all upstreams.
+    pub(crate) fn start_on(self: &Arc<Self>, thread: ArbiterHandle) {
+        let _ = self.thread.set(thread);
+        let upstream = Arc::clone(self);
+        self.spawn_on_thread(move || run(upstream));
+    }
+
+    /// Starts the upstream on the current thread, for tests.
     pub fn start(self: &Arc<Self>) {
-        let _ = self.actor.set(UpstreamActor(Arc::clone(self)).start());
+        self.start_on(Arbiter::current());
     }
 }
 
@@ -144,9 +139,8 @@ async fn run(upstream: Arc<Upstream>) {
 async fn wait_for_account(upstream: &Upstream, reason: String) {
     upstream.close_links();
     upstream.set_consent_needed(reason);
-    let credentials = upstream.accounts.as_ref().map(|accounts| Arc::clone(&accounts.account.credentials));
-    let connected_at = || credentials.as_ref().and_then(|credentials| credentials.connected_at());
-    let before = connected_at();
+    let Some(credentials) = upstream.accounts.as_ref().map(|accounts| &accounts.account.credentials) else { return };
+    let before = credentials.connected_at();
     loop {
         tokio::select! {
             () = upstream.account_changed.notified() => return,
@@ -154,10 +148,7 @@ async fn wait_for_account(upstream: &Upstream, reason: String) {
             () = tokio::time::sleep(ACCOUNT_CHECK_INTERVAL) => {}
         }
         // The credentials read the store when they are prepared.
-        if let Some(credentials) = &credentials
-            && credentials.prepare().await.is_ok()
-            && connected_at() != before
-        {
+        if credentials.prepare().await.is_ok() && credentials.connected_at() != before {
             return;
         }
     }
@@ -218,16 +209,15 @@ async fn open(
 ) -> Result<Arc<UpstreamConnection>, LinkError> {
     let connector = endpoint.connector();
     let calls = LinkCalls::new(upstream.weak_self.clone(), false);
-    let listener = || Arc::clone(&calls) as Arc<dyn Listener>;
+    let listener = Arc::clone(&calls) as Arc<dyn Listener>;
     // The era is not detected again if that costs a child process.
     let known_session = upstream.negotiated().filter(|_| era.is_some() && connector.kind() == LinkKind::SingleStream);
     let (connector, link, negotiated) = if let Some(known_session) = known_session {
         let no_capabilities = ClientCapabilities::default();
-        let (link, negotiated) =
-            handshake::open(&*connector, Some(&known_session), &no_capabilities, listener()).await?;
+        let (link, negotiated) = handshake::open(&*connector, Some(&known_session), &no_capabilities, listener).await?;
         (connector, link, negotiated)
     } else {
-        let detection = detect::detect(connector, &listener).await?;
+        let detection = detect::detect(connector, listener).await?;
         endpoint.set_connector(Arc::clone(&detection.connector));
         (detection.connector, detection.link, detection.negotiated)
     };
@@ -311,12 +301,12 @@ async fn maintain_connection(
             }
             () = upstream.lists_stale.notified() => {
                 // Tools that a call waits for are read at once.
-                if upstream.tools_readers.lock().is_empty() {
+                if !upstream.has_tools_request() {
                     let is_series = last_change.elapsed() < QUIET_TIME;
                     changes_in_row = if is_series { changes_in_row.saturating_add(1) } else { 0 };
                     tokio::select! {
                         () = tokio::time::sleep(settle_time(changes_in_row)) => {}
-                        () = upstream.wait_for_tools_reader() => {}
+                        () = upstream.wait_for_tools_request() => {}
                         () = connection.wait_until_unusable() => continue,
                         () = upstream.stop.cancelled() => continue,
                     }
@@ -324,7 +314,7 @@ async fn maintain_connection(
                 }
                 if lists_connection.is_awaited() {
                     // The lists are read once it is open, also for those who wait for the tools.
-                    if !upstream.tools_readers.lock().is_empty() {
+                    if upstream.has_tools_request() {
                         lists_connection.reopen_signal.notify_one();
                     }
                     continue;
@@ -340,7 +330,8 @@ async fn maintain_connection(
                         continue;
                     }
                     let is_over = matches!(error, LinkError::SessionGone | LinkError::Unauthorized(_));
-                    if connection.kind == LinkKind::Stateless || is_over {
+                    let is_stateless_http = connection.kind == LinkKind::Streams && connection.era == Era::Modern;
+                    if is_stateless_http || is_over {
                         connection.retire();
                         return Some(error);
                     }
@@ -365,8 +356,8 @@ async fn check_era(upstream: &Upstream, connection: &UpstreamConnection) -> Opti
         return Some(changed());
     }
     let endpoint = upstream.endpoints.get(upstream.current_endpoint())?;
-    let listener = || Arc::new(SilentListener) as Arc<dyn Listener>;
-    match tokio::time::timeout(CONNECT_TIMEOUT, detect::detect(endpoint.connector(), &listener)).await {
+    let detecting = detect::detect(endpoint.connector(), Arc::new(SilentListener));
+    match tokio::time::timeout(CONNECT_TIMEOUT, detecting).await {
         Ok(Ok(detection)) => {
             detection.link.close();
             (detection.era() != connection.era).then(changed)

@@ -9,7 +9,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use futures_util::future::LocalBoxFuture;
 use parking_lot::Mutex;
 use serde_json::{Value, json, value::RawValue};
-use tokio::{sync::watch, time::Instant};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -20,7 +20,6 @@ use crate::{
         Upstream,
         connection::UpstreamConnection,
         gateway_requests::{self, GatewayRequestError},
-        resource_watches::ResourceWatches,
     },
 };
 use countersign_net::Backoff;
@@ -104,13 +103,13 @@ async fn subscribe(upstream: &Upstream, connection: &UpstreamConnection) {
     if !connection.features.subscribe {
         return;
     }
-    let mut version = upstream.resource_watches.version.subscribe();
+    let mut changes = upstream.resource_watches.watches.subscribe();
     let mut subscribed = BTreeSet::new();
     // A refused resource is not requested again on this connection, unless it was unwatched meanwhile.
     let mut refused = BTreeSet::new();
     let mut failures = 0_u32;
     loop {
-        version.mark_unchanged();
+        changes.mark_unchanged();
         let mut has_failed = false;
         let wanted_uris = upstream.resource_watches.uris();
         refused.retain(|uri| wanted_uris.contains(uri));
@@ -119,8 +118,8 @@ async fn subscribe(upstream: &Upstream, connection: &UpstreamConnection) {
         let removed_uris: Vec<_> = subscribed.difference(&wanted_uris).cloned().collect();
         for (method, uris) in [("resources/subscribe", &added_uris), ("resources/unsubscribe", &removed_uris)] {
             for uri in uris {
-                let answer =
-                    upstream.send_gateway_request(connection, method, &json!({ "uri": uri }).to_string()).await;
+                let params = json!({ "uri": uri }).to_string();
+                let answer = upstream.send_gateway_request(connection, method, &params, upstream.config.timeout).await;
                 if let Err(error) = &answer {
                     tracing::info!(upstream = %upstream.config.name, method, %error, "a subscription at the upstream could not be changed");
                 }
@@ -141,7 +140,7 @@ async fn subscribe(upstream: &Upstream, connection: &UpstreamConnection) {
             }
         };
         tokio::select! {
-            changed = version.changed() => if changed.is_err() { return },
+            _ = changes.changed() => {}
             () = retry => {}
         }
     }
@@ -149,7 +148,7 @@ async fn subscribe(upstream: &Upstream, connection: &UpstreamConnection) {
 
 /// Keeps one stream of `subscriptions/listen` open, and two while a new one replaces it.
 async fn listen(upstream: &Arc<Upstream>, connection: &Arc<UpstreamConnection>) {
-    let mut version = upstream.resource_watches.version.subscribe();
+    let mut changes = upstream.resource_watches.watches.subscribe();
     let watches = &upstream.resource_watches;
     let mut current: Option<LocalBoxFuture<'_, StreamEnd>> = None;
     let mut failures = 0_u32;
@@ -157,16 +156,14 @@ async fn listen(upstream: &Arc<Upstream>, connection: &Arc<UpstreamConnection>) 
     // A refused resource is not requested again on this connection, unless it was unwatched meanwhile.
     let mut refused = BTreeSet::new();
     loop {
-        version.mark_unchanged();
+        changes.mark_unchanged();
         let wanted_uris = if connection.features.subscribe { watches.uris() } else { BTreeSet::new() };
         refused.retain(|uri| wanted_uris.contains(uri));
         let mut uris: BTreeSet<String> = wanted_uris.difference(&refused).cloned().collect();
         let Some(filter) = listen_filter(connection, &uris) else {
             current = None;
             watches.publish_answers(&uris, &refused);
-            if version.changed().await.is_err() {
-                return;
-            }
+            let _ = changes.changed().await;
             continue;
         };
         let acknowledgement = Arc::new(Acknowledgement::default());
@@ -188,10 +185,7 @@ async fn listen(upstream: &Arc<Upstream>, connection: &Arc<UpstreamConnection>) 
                 let (stream, opened_at) = (current.insert(next), Instant::now());
                 let stream_end = tokio::select! {
                     stream_end = stream => stream_end,
-                    changed = version.changed() => match changed {
-                        Ok(()) => continue,
-                        Err(_) => return,
-                    },
+                    _ = changes.changed() => continue,
                 };
                 if opened_at.elapsed() >= MIN_STREAM_TIME {
                     failures = 0;
@@ -203,7 +197,10 @@ async fn listen(upstream: &Arc<Upstream>, connection: &Arc<UpstreamConnection>) 
             if uris.is_empty() {
                 // The server has no such stream, regardless of its declaration, so its lists are read by their time to
                 // live.
-                return refuse_all(watches, version).await;
+                loop {
+                    watches.publish_answers(&BTreeSet::new(), &watches.uris());
+                    let _ = changes.changed().await;
+                }
             }
             // The server refuses the resources that were added, and may accept the others.
             let has_added = uris.difference(&accepted).next().is_some();
@@ -218,16 +215,6 @@ async fn listen(upstream: &Arc<Upstream>, connection: &Arc<UpstreamConnection>) 
         failures = failures.saturating_add(1);
         // Changes during the interruption were not announced.
         upstream.mark_stale(ListKinds::all());
-    }
-}
-
-/// Refuses all resources that clients watch.
-async fn refuse_all(watches: &ResourceWatches, mut version: watch::Receiver<u64>) {
-    loop {
-        watches.publish_answers(&BTreeSet::new(), &watches.uris());
-        if version.changed().await.is_err() {
-            return;
-        }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::{
     borrow::Cow,
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
     time::{Duration, Instant},
@@ -29,7 +29,7 @@ const THROTTLE_WINDOW: Duration = Duration::from_secs(10);
 const MIN_SECRET_BYTES: usize = 4;
 
 /// The number of last lines that are kept of all processes of a server.
-const MAX_RECENT_LINES: usize = 20;
+const MAX_LAST_LINES: usize = 20;
 /// The maximum number of characters of a line in the status of a server.
 const MAX_STDERR_CHARS: usize = 500;
 /// A process that exits by itself before it is this old has failed to start. Several in a row are a crash loop.
@@ -43,10 +43,8 @@ const ERROR_GROUP_TIME: Duration = Duration::from_secs(1);
 /// The remembered output on stderr of all processes of one server.
 #[derive(Default)]
 pub(super) struct StderrHistory {
-    pub(super) stderr: StderrSummary,
-    /// The last lines of the process that wrote last.
-    pub(super) recent_lines: VecDeque<String>,
-    /// The number of that process.
+    pub(super) summary: StderrSummary,
+    /// The number of the process that wrote last.
     recent_process: u64,
     /// The process and time of the last line that looks like an error.
     last_error: Option<(u64, Instant)>,
@@ -68,19 +66,18 @@ impl StderrHistory {
             });
             self.last_error = Some((process, now));
             if !is_continued {
-                self.stderr.error = Some(line.clone());
+                self.summary.error = Some(line.clone());
             }
         }
         if self.recent_process != process {
             // A server that is started again would repeat its lines.
-            self.recent_lines.clear();
+            self.summary.last_lines.clear();
             self.recent_process = process;
         }
-        if self.recent_lines.len() == MAX_RECENT_LINES {
-            self.recent_lines.pop_front();
+        if self.summary.last_lines.len() == MAX_LAST_LINES {
+            self.summary.last_lines.pop_front();
         }
-        self.recent_lines.push_back(line.clone());
-        self.stderr.last = Some(line);
+        self.summary.last_lines.push_back(line);
     }
 
     /// Remembers a line of a process that is starting. Returns `true` if an earlier process wrote the same line and
@@ -336,8 +333,8 @@ mod tests {
             for line in lines {
                 log.log_line(line.as_bytes(), &mut output);
             }
-            let StderrSummary { error, last } = history.lock().stderr.clone();
-            (error.unwrap_or_default(), last.unwrap_or_default())
+            let StderrSummary { error, mut last_lines } = history.lock().summary.clone();
+            (error.unwrap_or_default(), last_lines.pop_back().unwrap_or_default())
         };
         let npm = [
             "npm warn exec The following package was not found and will be installed: x",
@@ -363,16 +360,16 @@ mod tests {
     fn only_the_last_lines_of_the_last_process_are_kept() {
         let history = Arc::new(Mutex::new(StderrHistory::default()));
         let log = ServerLog::new("s", std::iter::empty(), Arc::clone(&history));
-        for number in 0..=MAX_RECENT_LINES {
+        for number in 0..=MAX_LAST_LINES {
             log.log_line(format!("line {number}").as_bytes(), &mut OutputState::default());
         }
         {
-            let lines = &history.lock().recent_lines;
-            assert_eq!((lines.len(), lines[0].as_str()), (MAX_RECENT_LINES, "line 1"));
+            let lines = &history.lock().summary.last_lines;
+            assert_eq!((lines.len(), lines[0].as_str()), (MAX_LAST_LINES, "line 1"));
         }
         let next = ServerLog::new("s", std::iter::empty(), Arc::clone(&history));
         next.log_line(b"again", &mut OutputState::default());
-        assert_eq!(history.lock().recent_lines, ["again"]);
+        assert_eq!(history.lock().summary.last_lines, ["again"]);
     }
 
     #[test]

@@ -99,11 +99,7 @@ impl Connector for ChildConnector {
     }
 
     fn stderr(&self) -> StderrSummary {
-        self.history.lock().stderr.clone()
-    }
-
-    fn recent_stderr(&self) -> Vec<String> {
-        self.history.lock().recent_lines.iter().cloned().collect()
+        self.history.lock().summary.clone()
     }
 
     fn describe(&self) -> String {

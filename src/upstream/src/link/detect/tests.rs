@@ -13,7 +13,7 @@ fn listener() -> Arc<dyn Listener> {
 
 async fn run_detection(scripted: ScriptedConnector) -> (Result<DetectionResult, LinkError>, Vec<String>) {
     let scripted = Arc::new(scripted);
-    let detected = detect(scripted.clone(), &listener).await;
+    let detected = detect(scripted.clone(), listener()).await;
     (detected, scripted.sent_methods())
 }
 
@@ -37,7 +37,6 @@ async fn stateless_era_is_preferred() {
         assert_eq!((detected.era(), detected.negotiated.revision), (Era::Modern, Revision::MODERN));
         assert_eq!(detected.negotiated.capabilities.get(), r#"{"tools":{}}"#);
         assert_eq!(detected.negotiated.server_info.unwrap().get(), r#"{"name":"m","version":"1"}"#);
-        assert_eq!(detected.negotiated.ttl_ms, Some(5000));
         assert_eq!(sent, ["connect", "server/discover", "opened 2026-07-28"]);
     }
 }
@@ -161,12 +160,8 @@ async fn late_answer_to_fallback_handshake_answers_no_call() {
                 self.0.request(outgoing, listener).await
             })
         }
-        fn notify<'a>(
-            &'a self,
-            method: &'a str,
-            params: Option<&'a str>,
-        ) -> futures_util::future::LocalBoxFuture<'a, Result<(), LinkError>> {
-            self.0.notify(method, params)
+        fn send_initialized(&self) -> futures_util::future::LocalBoxFuture<'_, Result<(), LinkError>> {
+            self.0.send_initialized()
         }
         fn complete_handshake(&self, negotiated: &NegotiatedSession) {
             self.0.complete_handshake(negotiated);
@@ -180,7 +175,7 @@ async fn late_answer_to_fallback_handshake_answers_no_call() {
     }
     let ids = Arc::default();
     let late = Late(server(LinkKind::SingleStream, || result(DISCOVER_RESULT)), Arc::clone(&ids), Arc::default());
-    let detected = detect(Arc::new(late), &listener).await.unwrap();
+    let detected = detect(Arc::new(late), listener()).await.unwrap();
     assert_eq!(detected.era(), Era::Modern);
     // Calls on this link get ids from 1, so a late error for `initialize` must not have such an id.
     let ids = ids.lock().unwrap().clone();
@@ -217,12 +212,8 @@ async fn silent_server_is_of_handshake_era() {
             }
             self.0.request(outgoing, listener)
         }
-        fn notify<'a>(
-            &'a self,
-            method: &'a str,
-            params: Option<&'a str>,
-        ) -> futures_util::future::LocalBoxFuture<'a, Result<(), LinkError>> {
-            self.0.notify(method, params)
+        fn send_initialized(&self) -> futures_util::future::LocalBoxFuture<'_, Result<(), LinkError>> {
+            self.0.send_initialized()
         }
         fn complete_handshake(&self, negotiated: &NegotiatedSession) {
             self.0.complete_handshake(negotiated);
@@ -236,10 +227,10 @@ async fn silent_server_is_of_handshake_era() {
     }
     for kind in [LinkKind::Streams, LinkKind::SingleStream] {
         let silent = Silent(ScriptedConnector::new(kind, |_, _| result(INITIALIZE_RESULT)));
-        assert_eq!(detect(Arc::new(silent), &listener).await.map(|found| found.era()).unwrap(), Era::Legacy);
+        assert_eq!(detect(Arc::new(silent), listener()).await.map(|found| found.era()).unwrap(), Era::Legacy);
         // Both probes remain unanswered.
         let dead = Silent(ScriptedConnector::new(kind, |_, _| Err(LinkError::Lost("x".into()))));
-        assert!(detect(Arc::new(dead), &listener).await.is_err());
+        assert!(detect(Arc::new(dead), listener()).await.is_err());
     }
 }
 

@@ -274,14 +274,9 @@ fn has_error(body: &[u8], meets: impl Fn(Option<&RequestId>, &RpcError) -> bool)
 ///
 /// # Errors
 /// As [`client::send`]; [`LinkError::Status`] for any other status.
-pub(crate) async fn post(
-    head: &RequestHead,
-    extra: ExtraHeaders,
-    message: &Bytes,
-    permit: Option<&Permit>,
-) -> Result<(), LinkError> {
+pub(crate) async fn post(head: &RequestHead, message: &Bytes, permit: Option<&Permit>) -> Result<(), LinkError> {
     let sending = async {
-        let mut response = client::send(head, extra, message, permit).await?;
+        let mut response = client::send(head, ExtraHeaders::new(), message, permit).await?;
         accept_status(&mut response, |status| status.is_success()).await
     };
     let timeout_error =

@@ -4,13 +4,12 @@
 use std::sync::Arc;
 
 use awc::http::{
-    Method, StatusCode, Uri,
+    StatusCode,
     header::{self, HeaderName, WWW_AUTHENTICATE},
 };
 use bytes::Bytes;
 
 use super::{
-    HttpTarget,
     client::{self, ExtraHeaders, HttpResponse, RequestHead},
     trust::TlsTrust,
 };
@@ -105,42 +104,6 @@ pub(super) async fn send_again(
             Some(refusal) => refused.refusal = refusal,
         }
         attempt += 1;
-    }
-}
-
-/// Opens a connection that begins with a GET at `uri` and the token of the account. Tries again after a refusal if a better token
-/// was obtained. `open` gets the headers that authorize the request.
-///
-/// # Errors
-/// [`LinkError::Unauthorized`] and those of `open`.
-pub(crate) async fn open<T>(
-    credentials: &dyn Credentials,
-    target: &HttpTarget,
-    uri: &Uri,
-    open: impl AsyncFn(&AuthorizationHeaders) -> Result<T, LinkError>,
-) -> Result<T, LinkError> {
-    let mut attempt = 0;
-    loop {
-        let headers = credentials.authorize("GET", uri).await.map_err(LinkError::Unauthorized)?;
-        let status = match open(&headers).await {
-            Err(LinkError::Status { status: status @ (401 | 403), .. }) => status,
-            opened => return opened,
-        };
-        // The client for upgrades does not return the headers of an answer that refuses one, so the same GET is sent
-        // without the upgrade.
-        let head = RequestHead::new(Method::GET, uri.clone(), target.headers.clone(), &target.access);
-        let extra = headers.iter().cloned().collect();
-        let answer = client::send_once(&head, &extra, &Bytes::new(), None).await?;
-        let refusal = match parse_refusal(&answer, false) {
-            Some(refusal) => refusal,
-            None if status == 401 => HttpRefusal { status, challenges: Vec::new(), dpop_nonce: None },
-            None => return Err(LinkError::Status { status, body: String::new() }),
-        };
-        attempt += 1;
-        credentials.handle_refusal(&refusal, &headers, attempt).await.map_err(LinkError::Unauthorized)?;
-        if attempt >= MAX_REFUSALS {
-            return Err(refusal_error(&refusal));
-        }
     }
 }
 

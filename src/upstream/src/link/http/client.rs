@@ -74,19 +74,15 @@ impl RequestHead {
         out.extend_from_slice(b" ");
         out.extend_from_slice(path.as_bytes());
         out.extend_from_slice(b" HTTP/1.1\r\n");
-        if !self.headers.contains_key(header::HOST) && !overrides(&header::HOST) {
-            // The authority without user and password.
-            let authority = self.uri.authority().map_or("", |authority| authority.as_str());
-            let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-            put_field(&mut out, b"host", host.as_bytes());
-        }
-        if !self.headers.contains_key(header::ACCEPT_ENCODING) && !overrides(&header::ACCEPT_ENCODING) {
-            put_field(&mut out, b"accept-encoding", b"identity");
-        }
+        // The authority without user and password.
+        let authority = self.uri.authority().map_or("", |authority| authority.as_str());
+        let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+        put_field(&mut out, b"host", host.as_bytes());
+        put_field(&mut out, b"accept-encoding", b"identity");
         self.headers
             .iter()
             .filter(|(name, _)| !overrides(name))
-            .for_each(|(name, value)| put_header(&mut out, name, value));
+            .for_each(|(name, value)| put_field(&mut out, name.as_str().as_bytes(), value.as_bytes()));
         out
     }
 }
@@ -124,13 +120,6 @@ impl RequestTarget {
     }
 }
 
-/// Appends a header, except those that describe the connection and the length of the message.
-pub(super) fn put_header(out: &mut BytesMut, name: &HeaderName, value: &HeaderValue) {
-    if ![header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::CONNECTION].contains(name) {
-        put_field(out, name.as_str().as_bytes(), value.as_bytes());
-    }
-}
-
 /// Appends a header field.
 pub(super) fn put_field(out: &mut BytesMut, name: &[u8], value: &[u8]) {
     out.extend_from_slice(name);
@@ -141,7 +130,7 @@ pub(super) fn put_field(out: &mut BytesMut, name: &[u8], value: &[u8]) {
 
 /// Returns a client whose requests may be upgraded, which excludes HTTP/2.
 pub fn upgrading_client(trust: &TlsTrust) -> Client {
-    net::client(Arc::clone(&trust.http1_config))
+    net::client(trust.http1_config())
 }
 
 /// Returns this thread's HTTP/2 client for this TLS trust.

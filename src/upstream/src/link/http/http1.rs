@@ -38,7 +38,7 @@ use tokio_util::either::Either;
 
 use super::{
     SESSION_HEADER,
-    client::{ExtraHeaders, RequestHead, RequestTarget, put_field, put_header},
+    client::{ExtraHeaders, RequestHead, RequestTarget, put_field},
 };
 use crate::link::{LinkError, OutgoingRequest};
 use countersign_net::{CONNECT_TIMEOUT, MAX_CONNECTION_AGE, tls::HTTP_2};
@@ -213,7 +213,7 @@ pub(super) async fn send(
         out.extend_from_slice(&target.rendered_head);
         out
     };
-    extra.iter().for_each(|(name, value)| put_header(&mut out, name, value));
+    extra.iter().for_each(|(name, value)| put_field(&mut out, name.as_str().as_bytes(), value.as_bytes()));
     if head.method == Method::POST {
         put_field(&mut out, b"content-length", body.len().to_string().as_bytes());
     }

@@ -8,7 +8,7 @@
 //! Redirects are not followed, because they would take the configured credentials elsewhere. There are no cookies.
 
 pub(crate) mod answer;
-pub(crate) mod authorization;
+mod authorization;
 pub(crate) mod client;
 pub(crate) mod http1;
 mod listen;
@@ -16,10 +16,7 @@ mod session_tasks;
 pub(crate) mod trust;
 
 use std::{
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -47,6 +44,7 @@ use super::{
 };
 use countersign_config::{Authorities, Secret};
 use countersign_protocol::{Era, Method, Revision, encode, headers::encode_value};
+use countersign_runtime::background;
 
 static VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version");
 static METHOD_HEADER: HeaderName = HeaderName::from_static("mcp-method");
@@ -106,8 +104,6 @@ impl HttpTarget {
 /// session.
 pub(super) struct HttpLink {
     state: Arc<HttpLinkState>,
-    /// See [`UrlConnector`](super::connectors::UrlConnector).
-    last_link_is_modern: Arc<AtomicBool>,
     /// The queue of background work of a handshake-era session.
     tasks: OnceLock<Sender<SessionTask>>,
 }
@@ -173,11 +169,7 @@ impl HttpLinkState {
 }
 
 impl HttpLink {
-    pub(super) fn new(
-        target: &HttpTarget,
-        unsolicited: Arc<dyn Listener>,
-        last_link_is_modern: &Arc<AtomicBool>,
-    ) -> Result<Self, LinkError> {
+    pub(super) fn new(target: &HttpTarget, unsolicited: Arc<dyn Listener>) -> Result<Self, LinkError> {
         let uri = target.uri()?;
         let state = HttpLinkState {
             target: target.clone(),
@@ -189,11 +181,7 @@ impl HttpLink {
             listen_answered: CancellationToken::new(),
             closed: CancellationToken::new(),
         };
-        Ok(Self {
-            state: Arc::new(state),
-            last_link_is_modern: Arc::clone(last_link_is_modern),
-            tasks: OnceLock::new(),
-        })
+        Ok(Self { state: Arc::new(state), tasks: OnceLock::new() })
     }
 
     /// Queues background work. Does nothing without a session, or if the queue is full of answers that the server does
@@ -254,32 +242,25 @@ impl HttpLink {
         answer
     }
 
-    /// Sends a notification. After `notifications/initialized`, opens the GET stream.
-    async fn send_notification(&self, method: &str, params: Option<&str>) -> Result<(), LinkError> {
-        let message = encode::notification(method, params);
-        session_tasks::post(&self.state, &self.state.mode(), message, method).await?;
-        if method == "notifications/initialized" {
-            self.queue_task(SessionTask::Listen(self.reply_sender()));
-            if self.tasks.get().is_some() {
-                // Some servers send requests that belong to a call there, and forget them if nobody listens.
-                let _ = tokio::time::timeout(LISTEN_TIMEOUT, self.state.listen_answered.cancelled()).await;
-            }
-        }
+    /// Ends the handshake, and opens the GET stream.
+    async fn begin_session(&self) -> Result<(), LinkError> {
+        let message = encode::notification("notifications/initialized", None);
+        session_tasks::post(&self.state, &self.state.mode(), message).await?;
+        background::spawn(listen::run(Arc::clone(&self.state), self.reply_sender()));
+        // Some servers send requests that belong to a call there, and forget them if nobody listens.
+        let _ = tokio::time::timeout(LISTEN_TIMEOUT, self.state.listen_answered.cancelled()).await;
         Ok(())
     }
 }
 
-/// Returns the headers that only this request has.
+/// Returns the headers that only this request has. The configuration forwards none that the gateway itself sets.
 fn additional_headers(is_modern: bool, outgoing: &OutgoingRequest) -> Result<ExtraHeaders, LinkError> {
     let mut extra = ExtraHeaders::with_capacity(outgoing.headers.len() + 2);
     for (name, value) in &outgoing.headers {
         let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) else {
             return Err(LinkError::Unreachable(format!("`{name}` cannot be sent as an HTTP header")));
         };
-        // The gateway itself sets the headers of the protocol.
-        if !is_modern || (name != METHOD_HEADER && (name != NAME_HEADER || outgoing.name.is_none())) {
-            extra.push((name, value));
-        }
+        extra.push((name, value));
     }
     if is_modern {
         let method = match Method::parse(&outgoing.method) {
@@ -324,13 +305,12 @@ impl Link for HttpLink {
         Box::pin(self.send(outgoing, listener))
     }
 
-    fn notify<'a>(&'a self, method: &'a str, params: Option<&'a str>) -> LocalBoxFuture<'a, Result<(), LinkError>> {
-        Box::pin(self.send_notification(method, params))
+    fn send_initialized(&self) -> LocalBoxFuture<'_, Result<(), LinkError>> {
+        Box::pin(self.begin_session())
     }
 
     fn complete_handshake(&self, negotiated: &NegotiatedSession) {
         let is_modern = negotiated.revision.era() == Era::Modern;
-        self.last_link_is_modern.store(is_modern, Ordering::Relaxed);
         let session_id = self.state.mode.load().session_id.clone().filter(|_| !is_modern);
         self.state.set_mode(is_modern, Some(negotiated.revision), session_id);
     }

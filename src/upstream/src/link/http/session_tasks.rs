@@ -9,12 +9,11 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::{
-    HttpLinkState, LinkMode, METHOD_HEADER,
+    HttpLinkState, LinkMode,
     answer::{self, ACCEPT_TIMEOUT},
-    client::{self, ExtraHeaders},
-    encode_header_value, listen,
+    client,
 };
-use crate::link::{LinkError, server_requests::ReplySender};
+use crate::link::LinkError;
 use countersign_runtime::background;
 
 /// The maximum number of messages that are sent at the same time, because each may hold a connection.
@@ -28,8 +27,6 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) enum SessionTask {
     /// Sends a response or a notification.
     Post(Bytes),
-    /// Listens on the GET stream, if the server has one. The sender takes the answers to requests of the server.
-    Listen(ReplySender),
     /// Ends the session.
     End,
 }
@@ -52,13 +49,10 @@ async fn run(state: Arc<HttpLinkState>, mut tasks: Receiver<SessionTask>) {
         let state = Arc::clone(&state);
         match task {
             Some(SessionTask::Post(message)) => posts.push(async move {
-                if let Err(error) = post(&state, &state.mode(), message, "").await {
+                if let Err(error) = post(&state, &state.mode(), message).await {
                     tracing::debug!(upstream = %state.target.server, %error, "the server did not accept a message");
                 }
             }),
-            Some(SessionTask::Listen(replies)) => {
-                background::spawn(listen::run(state, replies));
-            }
             Some(SessionTask::End) => {
                 let mode = state.mode();
                 if mode.session_id.is_some() {
@@ -73,17 +67,8 @@ async fn run(state: Arc<HttpLinkState>, mut tasks: Receiver<SessionTask>) {
 }
 
 /// Sends a message that has no answer. A server accepts it with 202 or any other success.
-pub(super) async fn post(
-    state: &HttpLinkState,
-    mode: &LinkMode,
-    message: Bytes,
-    method: &str,
-) -> Result<(), LinkError> {
-    let mut extra = ExtraHeaders::new();
-    if mode.is_modern {
-        extra.push((METHOD_HEADER.clone(), encode_header_value(method)?));
-    }
-    match answer::post(&mode.post, extra, &message, None).await {
+pub(super) async fn post(state: &HttpLinkState, mode: &LinkMode, message: Bytes) -> Result<(), LinkError> {
+    match answer::post(&mode.post, &message, None).await {
         Err(LinkError::Status { status: 404, .. }) if mode.session_id.is_some() => Err(state.end_session()),
         result => result,
     }

@@ -1,6 +1,10 @@
 //! TLS and HTTP/2, against a server with a certificate of its own, and the end of a session.
 
-use std::{process::Command, sync::Arc, time::Duration};
+use std::{
+    process::Command,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
 use bytes::Bytes;
@@ -106,7 +110,7 @@ async fn tls_is_verified_and_http2_used_if_offered() {
             let access = Access { trust: Arc::clone(trust), credentials: None };
             let target = HttpTarget { access, ..HttpTarget::new("s", &url, &[], None) };
             let transport = UrlTransport::Auto;
-            let connector = UrlConnector { target, transport, last_link_is_modern: Arc::default() };
+            let connector = UrlConnector { target, transport };
             let link = connector.connect(Arc::new(RecordingListener::default())).await.unwrap();
             link.complete_handshake(&negotiated(Revision::MODERN));
             link
@@ -118,7 +122,7 @@ async fn tls_is_verified_and_http2_used_if_offered() {
 
         let mut trust = trust::TlsTrust::new(Some(&authorities));
         if !http2 {
-            let config = Arc::clone(&trust.http1_config);
+            let config = trust.http1_config();
             Arc::get_mut(&mut trust).unwrap().config = config;
         }
         let link = open(&trust).await;
@@ -251,7 +255,7 @@ async fn session_ends_if_server_takes_no_answers() {
     let server = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let url = format!("http://{}/mcp", server.local_addr().unwrap()).parse().unwrap();
     let target = HttpTarget::new("s", &url, &[], None);
-    let link = HttpLink::new(&target, Arc::new(RecordingListener::default()), &Arc::default()).unwrap();
+    let link = HttpLink::new(&target, Arc::new(RecordingListener::default())).unwrap();
     link.tasks.get_or_init(|| session_tasks::start(Arc::clone(&link.state)));
     let send = link.reply_sender();
     for _ in 0..session_tasks::MAX_WAITING {
@@ -302,7 +306,7 @@ async fn malformed_request_is_answered_and_call_continues() {
     let handle = running.handle();
     actix_web::rt::spawn(running);
     let target = HttpTarget::new("s", &url, &[], None);
-    let link = HttpLink::new(&target, Arc::new(RecordingListener::default()), &Arc::default()).unwrap();
+    let link = HttpLink::new(&target, Arc::new(RecordingListener::default())).unwrap();
     link.state.set_mode(false, None, None);
     link.tasks.get_or_init(|| session_tasks::start(Arc::clone(&link.state)));
     let outgoing = OutgoingRequest::new(1, "tools/call", None);

@@ -2,14 +2,14 @@
 //! configuration.
 
 use std::sync::{
-    Arc, LazyLock,
+    Arc,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
 
 use countersign_config::Authorities;
-use countersign_net::tls::{self, HTTP_1_1, HTTP_2};
+use countersign_net::tls::{self, HTTP_1_1};
 
 /// The TLS trust of one server.
 pub struct TlsTrust {
@@ -17,8 +17,6 @@ pub struct TlsTrust {
     pub key: u64,
     /// The TLS configuration and its cache of TLS sessions, which all threads share.
     pub config: Arc<ClientConfig>,
-    /// The same configuration without HTTP/2, for requests that are upgraded.
-    pub http1_config: Arc<ClientConfig>,
     /// `true` if the server chose HTTP/2 for the last connection.
     pub is_http2: AtomicBool,
 }
@@ -26,24 +24,17 @@ pub struct TlsTrust {
 impl TlsTrust {
     /// Trusts the public authorities, and those of the configuration if it names some.
     pub fn new(authorities: Option<&Authorities>) -> Arc<Self> {
-        static PUBLIC: LazyLock<TlsTrust> = LazyLock::new(|| TlsTrust::from_roots(tls::public_roots()));
-        Arc::new(match authorities {
-            Some(authorities) => {
-                Self::from_roots(tls::roots_with_authorities(authorities.certificates.iter().cloned()))
-            }
-            None => Self {
-                key: PUBLIC.key,
-                config: Arc::clone(&PUBLIC.config),
-                http1_config: Arc::clone(&PUBLIC.http1_config),
-                is_http2: AtomicBool::new(false),
-            },
-        })
+        static LAST_KEY: AtomicU64 = AtomicU64::new(0);
+        // Servers without authorities of their own share the key 0.
+        let key = authorities.map_or(0, |_| LAST_KEY.fetch_add(1, Ordering::Relaxed) + 1);
+        let config = tls::config_with_authorities(authorities.map(|authorities| &*authorities.certificates));
+        Arc::new(Self { key, config, is_http2: AtomicBool::new(false) })
     }
 
-    fn from_roots(roots: RootCertStore) -> Self {
-        static NEXT_KEY: AtomicU64 = AtomicU64::new(0);
-        let http1_config = tls::client_config(roots.clone(), &[HTTP_1_1]);
-        let config = tls::client_config(roots, &[HTTP_2, HTTP_1_1]);
-        Self { key: NEXT_KEY.fetch_add(1, Ordering::Relaxed), config, http1_config, is_http2: AtomicBool::new(false) }
+    /// Returns the configuration without HTTP/2, for requests that are upgraded.
+    pub fn http1_config(&self) -> Arc<ClientConfig> {
+        let mut config = ClientConfig::clone(&self.config);
+        config.alpn_protocols = vec![HTTP_1_1.to_vec()];
+        Arc::new(config)
     }
 }

@@ -341,7 +341,7 @@ async fn end_distinguishes_sent_and_unsent_requests() {
     assert!(case.take_written().is_empty());
     let later = case.mux.request(&OutgoingRequest::new(3, "x", None), listener.clone()).await;
     assert!(matches!(later, Err(LinkError::Unreachable(reason)) if reason == "it died"));
-    assert!(matches!(case.mux.notify("x", None), Err(LinkError::Unreachable(_))));
+    assert!(matches!(case.mux.send_initialized(), Err(LinkError::Unreachable(_))));
 }
 
 #[tokio::test]

@@ -1,40 +1,21 @@
-//! Messages of calls to the upstream's actor: opening a link, and running an approved change.
+//! Opens links for the pool of an endpoint.
 
 use std::sync::{Arc, atomic::Ordering};
 
-use actix::{Handler, Message, ResponseFuture};
 use serde_json::value::RawValue;
-use tokio_util::sync::CancellationToken;
 
-use super::execute;
 use crate::{
     link::{LinkError, LinkKind, handshake},
     server::{
-        Upstream, UpstreamActor,
+        Upstream,
         connection::{LinkCalls, UpstreamConnection},
         endpoint::Endpoint,
         pool::{OpeningSender, PoolKey},
     },
 };
-use countersign_protocol::{McpError, negotiate::ClientCapabilities};
-use countersign_provider::{CallContext, ToolResult};
-use countersign_runtime::background;
+use countersign_protocol::negotiate::ClientCapabilities;
 
-impl Upstream {
-    /// Requests a new link for the pool of an endpoint.
-    pub(super) fn request_link(&self, open: OpenLink) {
-        match self.actor.get() {
-            // The send is unbounded, because the pool limits the number of openings. A bounded send could be dropped
-            // together with its caller, which would leave an entry in the pool.
-            Some(actor) => actor.do_send(open),
-            None => open.finish(Err(LinkError::Unreachable("it is not started".into()))),
-        }
-    }
-}
-
-/// Opens a link. A call that needs a link of its own sends this message, and the pool receives the result.
-#[derive(Message)]
-#[rtype(result = "()")]
+/// An order to open a link for a call, whose pool receives the result.
 pub(super) struct OpenLink {
     pub endpoint: Arc<Endpoint>,
     pub key: PoolKey,
@@ -45,19 +26,13 @@ pub(super) struct OpenLink {
     pub result_sender: OpeningSender,
 }
 
-impl OpenLink {
-    /// Reports the result to the pool.
-    fn finish(&self, result: Result<Arc<UpstreamConnection>, LinkError>) {
-        self.endpoint.pool.finish_opening(&self.key, self.id, result, &self.result_sender);
-    }
-}
-
-impl Handler<OpenLink> for UpstreamActor {
-    type Result = ();
-
-    fn handle(&mut self, open: OpenLink, _: &mut Self::Context) {
-        let upstream = Arc::clone(&self.0);
-        background::spawn(async move {
+impl Upstream {
+    /// Opens a link on the thread of the upstreams, even if the call that needs it is dropped meanwhile, which would leave an
+    /// entry in the pool.
+    pub(super) fn open_in_background(&self, open: OpenLink) {
+        let weak_self = self.weak_self.clone();
+        self.spawn_on_thread(move || async move {
+            let Some(upstream) = weak_self.upgrade() else { return };
             let opening = upstream.stop.run_until_cancelled(open_link(&upstream, &open));
             let result = opening.await.unwrap_or_else(|| Err(LinkError::Unreachable("it is being closed".into())));
             if let Err(error) = &result {
@@ -67,7 +42,7 @@ impl Handler<OpenLink> for UpstreamActor {
                     upstream.era_doubted.notify_one();
                 }
             }
-            open.finish(result);
+            open.endpoint.pool.finish_opening(&open.key, open.id, result, &open.result_sender);
         });
     }
 }
@@ -77,7 +52,7 @@ impl Handler<OpenLink> for UpstreamActor {
 ///
 /// # Errors
 /// As [`handshake::open`]; [`LinkError::Unreachable`] if another version answers, and the tools have changed.
-async fn open_link(upstream: &Arc<Upstream>, open: &OpenLink) -> Result<Arc<UpstreamConnection>, LinkError> {
+async fn open_link(upstream: &Upstream, open: &OpenLink) -> Result<Arc<UpstreamConnection>, LinkError> {
     let known_session =
         upstream.negotiated().ok_or_else(|| LinkError::Unreachable("it has not been reached yet".into()))?;
     let calls = LinkCalls::new(upstream.weak_self.clone(), matches!(open.key, PoolKey::Session(_)));
@@ -99,26 +74,4 @@ async fn open_link(upstream: &Arc<Upstream>, open: &OpenLink) -> Result<Arc<Upst
         }
     }
     Ok(connection)
-}
-
-/// Runs an approved change once. The Executor's thread sends this message, which fails as
-/// [`countersign_provider::Provider::call`] does.
-#[derive(Message)]
-#[rtype(result = "Result<ToolResult, McpError>")]
-pub(crate) struct Execute {
-    /// The name of the tool that clients use.
-    pub tool: Box<str>,
-    pub arguments: Box<RawValue>,
-    pub context: CallContext,
-    /// Cancelled when the sender no longer waits for the result.
-    pub dropped: CancellationToken,
-}
-
-impl Handler<Execute> for UpstreamActor {
-    type Result = ResponseFuture<Result<ToolResult, McpError>>;
-
-    fn handle(&mut self, execute: Execute, _: &mut Self::Context) -> Self::Result {
-        let upstream = Arc::clone(&self.0);
-        Box::pin(async move { execute::execute_change(&upstream, execute).await })
-    }
 }
