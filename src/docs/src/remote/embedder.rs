@@ -12,7 +12,10 @@ use super::{
     error::RemoteError,
     http::HttpSender,
 };
-use crate::{index::MAX_DIMENSIONS, text::truncate};
+use crate::{
+    index::{IndexError, MAX_DIMENSIONS},
+    text::truncate,
+};
 use countersign_config::ModelEndpoint;
 use countersign_runtime::background;
 
@@ -57,7 +60,7 @@ impl Embedder {
     ///
     /// # Errors
     /// Fails if the file can neither be read nor created.
-    pub fn new(endpoint: &ModelEndpoint, cache: &Path) -> rusqlite::Result<Arc<Self>> {
+    pub fn new(endpoint: &ModelEndpoint, cache: &Path) -> Result<Arc<Self>, IndexError> {
         Ok(Arc::new(Self {
             url: endpoint.url.clone(),
             model: endpoint.model.clone(),
