@@ -8,10 +8,13 @@ mod citations;
 mod prompt;
 mod sampling;
 
+use std::borrow::Cow;
+
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::{model::Hit, remote::Generator, text::shorten};
+use crate::{model::Hit, remote::Generator};
+use countersign_domain::text::shorten;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, text::one_line};
 
@@ -46,7 +49,7 @@ pub(crate) struct Answer {
 }
 
 /// Returns the passage of a source as it is shown to a model.
-fn prompt_text(source: &Hit) -> String {
+fn prompt_text(source: &Hit) -> Cow<'_, str> {
     shorten(&source.passage.text, MAX_PROMPT_PASSAGE_CHARS)
 }
 

@@ -12,11 +12,9 @@ use super::{
     error::RemoteError,
     http::HttpSender,
 };
-use crate::{
-    index::{IndexError, MAX_DIMENSIONS},
-    text::truncate,
-};
+use crate::index::{IndexError, MAX_DIMENSIONS};
 use countersign_config::ModelEndpoint;
+use countersign_domain::text::truncate;
 use countersign_runtime::background;
 
 /// The maximum number of texts of one request.

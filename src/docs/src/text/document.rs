@@ -11,6 +11,7 @@ use super::{
     types::DocTypes,
 };
 use crate::model::{Document, Level};
+use countersign_domain::text::{shorten, truncate};
 
 /// The maximum number of characters of a title.
 const MAX_TITLE_CHARS: usize = 200;
@@ -91,23 +92,11 @@ fn choose_title(path: &str, from_fields: Option<&str>, markdown: &Markdown) -> S
     one_line(from_fields.or(first_heading).or_else(file_stem).unwrap_or(path), MAX_TITLE_CHARS)
 }
 
-/// Returns the beginning of a text, with at most this number of characters.
-pub(crate) fn truncate(text: &str, max_chars: usize) -> &str {
-    text.char_indices().nth(max_chars).map_or(text, |(end, _)| text.get(..end).unwrap_or(text))
-}
-
-/// Cuts a text after this number of characters, and marks the cut.
-pub(crate) fn shorten(text: &str, max_chars: usize) -> String {
-    let beginning = truncate(text, max_chars);
-    let mark = if beginning.len() < text.len() { "…" } else { "" };
-    format!("{beginning}{mark}")
-}
-
 /// Joins the words of a text by single spaces, and cuts it after this number of characters.
 fn one_line(text: &str, max_chars: usize) -> String {
     // More words would be cut off, and the text may be as long as a file.
     let words: Vec<&str> = text.split_whitespace().take(max_chars + 1).collect();
-    shorten(&words.join(" "), max_chars)
+    shorten(&words.join(" "), max_chars).into_owned()
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use jsonschema::{Draft, ValidationError, error::ValidationErrorKind as Kind};
 use serde_json::{Value, json, value::RawValue};
 
 use super::ToolRoute;
+use countersign_domain::text::shorten;
 use countersign_protocol::{ErrorKind, McpError, redact::redact, suggest};
 use countersign_provider::{
     ToolDef,
@@ -14,8 +15,9 @@ use countersign_provider::{
 
 /// Maximum number of failures reported.
 const MAX_FAULTS: usize = 10;
-/// Maximum number of characters of a message from the validator, and of a list of allowed values.
+/// Maximum number of characters of a message from the validator, of a refused value, and of a list of allowed values.
 const MAX_MESSAGE_CHARS: usize = 300;
+const MAX_VALUE_CHARS: usize = 100;
 const MAX_CHOICES_CHARS: usize = 8000;
 
 /// Compiles the input schema of a tool; `None` if checking it could take too long ([`ToolRoute::compiled_schema`]).
@@ -74,7 +76,7 @@ pub fn check_arguments(route: &ToolRoute, arguments: &RawValue) -> Result<(), Mc
 /// Describes a failure, with all allowed values and the name that was probably meant.
 pub fn fault_message(error: &ValidationError<'_>, schema: &Value) -> String {
     if let Some(choices) = choices(error.kind()) {
-        let shown_value = truncate(&error.instance().to_string(), 100);
+        let value = error.instance().to_string();
         let nearest = match error.instance().as_ref() {
             Value::String(text) => suggest::nearest(text, choices.iter().filter_map(|choice| choice.as_str())),
             _ => None,
@@ -82,11 +84,13 @@ pub fn fault_message(error: &ValidationError<'_>, schema: &Value) -> String {
         let allowed_values: Vec<String> = choices.iter().map(|choice| choice.to_string()).collect();
         let suggestion = nearest.map(|nearest| format!("; did you mean {nearest:?}?")).unwrap_or_default();
         return format!(
-            "{shown_value} is not one of {}{suggestion}",
-            truncate(&allowed_values.join(", "), MAX_CHOICES_CHARS)
+            "{} is not one of {}{suggestion}",
+            shorten(&value, MAX_VALUE_CHARS),
+            shorten(&allowed_values.join(", "), MAX_CHOICES_CHARS)
         );
     }
-    let text = truncate(&error.to_string(), MAX_MESSAGE_CHARS);
+    // The validator quotes its input, which may be megabytes.
+    let text = shorten(&error.to_string(), MAX_MESSAGE_CHARS).into_owned();
     let (Kind::AdditionalProperties { unexpected } | Kind::UnevaluatedProperties { unexpected }) = error.kind() else {
         return text;
     };
@@ -120,14 +124,6 @@ fn choices<'a>(kind: &'a Kind) -> Option<Vec<&'a Value>> {
         }
         _ => None,
     }
-}
-
-/// Truncates a message, because the validator quotes its input, which may be megabytes.
-fn truncate(message: &str, max_chars: usize) -> String {
-    if message.chars().count() <= max_chars {
-        return message.to_owned();
-    }
-    message.chars().take(max_chars).chain("…".chars()).collect()
 }
 
 #[cfg(test)]
