@@ -4,17 +4,32 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::RawValue};
 
 pub use super::types::*;
 use super::{detail, diff::DiffLayout, paint::Theme, search};
 use crate::{client::CurrentUser, output::Style};
-use countersign_domain::changes::{Change, ChangeState, ReviewVerdict};
+use countersign_domain::changes::{Change, ChangeState, Diff, ReviewVerdict, Verification};
+use countersign_review::Bundle;
 
 /// Maximum number of changes that are kept in memory. A search finds further changes.
 pub const MAX_LISTED: usize = 1000;
 /// The minimum width of a terminal on which diffs are split by default.
 const MIN_SPLIT_COLUMNS: u16 = 120;
+
+/// Removes what only a shown change needs, so that a long list takes little memory.
+fn without_contents(change: Change) -> Change {
+    Change {
+        arguments: Box::<RawValue>::default().into(),
+        proposed_arguments: None,
+        diff: Diff::default(),
+        previous_diff: None,
+        dialogue: None,
+        result: None,
+        verification: change.verification.as_ref().map(Verification::without_details),
+        ..change
+    }
+}
 
 /// The state of the inbox.
 #[derive(Debug, Default)]
@@ -23,7 +38,8 @@ pub struct App {
     pub me: CurrentUser,
     pub now: Timestamp,
     pub size: (u16, u16),
-    pub changes: Vec<ListedChange>,
+    /// The changes of the list, without their contents.
+    pub changes: Vec<Change>,
     pub counts: BTreeMap<ChangeState, u64>,
     pub has_more: bool,
     pub is_loading: bool,
@@ -32,7 +48,7 @@ pub struct App {
     pub view_index: usize,
     pub grouping: Grouping,
     pub search: String,
-    pub bundles: Vec<ListedBundle>,
+    pub bundles: Vec<Bundle>,
     pub rows: Vec<Row>,
     /// The index of the row under the cursor.
     pub cursor: usize,
@@ -84,7 +100,7 @@ impl App {
     }
 
     /// Returns the change under the cursor.
-    pub fn at_cursor(&self) -> Option<&ListedChange> {
+    pub fn at_cursor(&self) -> Option<&Change> {
         match self.rows.get(self.cursor) {
             Some(Row::Change(at)) => self.changes.get(*at),
             _ => None,
@@ -131,14 +147,14 @@ impl App {
         let bundles = self.bundles.iter().filter(|_| self.grouping == Grouping::Bundle);
         bundles
             .flat_map(|bundle| {
-                let label = bundle.label();
+                let label = bundle_label(bundle);
                 bundle.waiting.iter().map(move |id| (id.as_str(), label.clone()))
             })
             .collect()
     }
 
     /// Replaces the bundles, with the cursor on the same change.
-    pub fn set_bundles(&mut self, bundles: Vec<ListedBundle>) {
+    pub fn set_bundles(&mut self, bundles: Vec<Bundle>) {
         self.bundles = bundles;
         let keep = self.at_cursor().map(|entry| entry.id.clone());
         self.arrange(keep.as_deref());
@@ -158,13 +174,14 @@ impl App {
     }
 
     /// Adds a page of the list. The first page replaces the current list.
-    pub fn add_page(&mut self, first: bool, page: Vec<ListedChange>, counts: BTreeMap<ChangeState, u64>, more: bool) {
+    pub fn add_page(&mut self, first: bool, page: Vec<Change>, counts: BTreeMap<ChangeState, u64>, more: bool) {
         let keep = self.at_cursor().map(|entry| entry.id.clone());
         if first {
             self.changes.clear();
         }
         let listed_ids: BTreeSet<String> = self.changes.iter().map(|entry| entry.id.clone()).collect();
-        self.changes.extend(page.into_iter().filter(|entry| !listed_ids.contains(&entry.id)));
+        let new = page.into_iter().filter(|entry| !listed_ids.contains(&entry.id));
+        self.changes.extend(new.map(without_contents));
         self.changes.truncate(MAX_LISTED);
         self.counts = counts;
         self.has_more = more;
@@ -178,7 +195,7 @@ impl App {
 
     /// Applies the current state of a change that was updated, or that a request returned.
     pub fn update_change(&mut self, change: Change, show: bool) {
-        let entry = ListedChange::from_change(&change);
+        let entry = without_contents(change.clone());
         let keep = self.at_cursor().map(|entry| entry.id.clone());
         let position = self.changes.iter().position(|listed| listed.id == entry.id);
         match position {
