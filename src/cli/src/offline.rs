@@ -34,14 +34,14 @@ use countersign_upstream::{Names, is_tool_allowed};
 
 /// A decision of the policy, as a gateway returns it, with the facts that could not be known.
 #[derive(Serialize)]
-struct OfflineDecision {
+pub struct OfflineDecision {
     #[serde(flatten)]
-    decision: PolicyTest,
-    unknown: Vec<String>,
+    pub decision: PolicyTest,
+    pub unknown: Vec<String>,
 }
 
-/// Answers a `POST /api/policy/test` whose body is `body`, as JSON.
-pub fn test_policy(config: &Config, body: &str) -> Result<String, Failure> {
+/// Answers a `POST /api/policy/test` whose body is `body`.
+pub fn test_policy(config: &Config, body: &str) -> Result<OfflineDecision, Failure> {
     let body: PolicyTestRequest = serde_json::from_str(body).map_err(|error| Failure::new(Exit::Usage, error))?;
     let mut unknown = Vec::new();
     let location = StoreLocation::configured(&config.data, config.store_server())?;
@@ -64,9 +64,7 @@ pub fn test_policy(config: &Config, body: &str) -> Result<String, Failure> {
         return Err(Failure::new(Exit::Usage, message));
     };
     let table = offline.table(tool, &mut unknown)?;
-    let tested = body.evaluate(&table)?;
-    serde_json::to_string(&OfflineDecision { decision: tested, unknown })
-        .map_err(|error| Failure::new(Exit::Internal, error))
+    Ok(OfflineDecision { decision: body.evaluate(&table)?, unknown })
 }
 
 struct OfflinePolicy<'a> {

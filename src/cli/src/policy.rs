@@ -19,10 +19,8 @@ use super::{
     read_input,
 };
 use countersign_config::{Config, units::show_duration};
-use countersign_domain::{
-    changes::{Editing, OnExpiry, OnReview, Terms},
-    policy::StandingRule,
-};
+use countersign_domain::changes::{Editing, OnExpiry, OnReview, Terms};
+use countersign_rest::policy::{PolicyTest, TestSubject};
 
 pub fn run(args: &GatewayCommands<PolicyCommand>, out: &mut Output) -> Result<Exit, Failure> {
     let test = match &args.command {
@@ -30,23 +28,22 @@ pub fn run(args: &GatewayCommands<PolicyCommand>, out: &mut Output) -> Result<Ex
         PolicyCommand::Rules => return client::run(&args.connect, async |client| list_rules(&client, out).await),
     };
     let body = call_json(test)?;
-    let answer = match offline_config(&args.connect)? {
-        None => {
-            client::run(&args.connect, async |client| client.post_text(&["policy", "test"], body).await?.json_line())?
-        }
-        Some(config) => {
-            print_note(&format!(
-                "No gateway runs on {}: this answer comes from the configuration and the store.",
-                config.data.display()
-            ));
-            offline::test_policy(&config, &body)?
-        }
+    let Some(config) = offline_config(&args.connect)? else {
+        return client::run(&args.connect, async |client| {
+            let answer = client.post_text(&["policy", "test"], body).await?;
+            client.print(&answer, out, |decision: PolicyTest, out| print_decision(&decision, &[], out))
+        });
     };
+    print_note(&format!(
+        "No gateway runs on {}: this answer comes from the configuration and the store.",
+        config.data.display()
+    ));
+    let answer = offline::test_policy(&config, &body)?;
     if args.connect.json {
-        out.write_json(&answer)?;
+        let json = serde_json::to_string(&answer).map_err(|error| Failure::new(Exit::Internal, error))?;
+        out.write_json(&json)?;
     } else {
-        let decision = serde_json::from_str(&answer);
-        print_decision(&decision.map_err(|error| Failure::new(Exit::Internal, error))?, out)?;
+        print_decision(&answer.decision, &answer.unknown, out)?;
     }
     Ok(Exit::Ok)
 }
@@ -166,39 +163,23 @@ struct Call<'a> {
     principal: Value,
 }
 
-/// The answer of `POST /api/policy/test`.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct PolicyDecision {
-    #[serde(alias = "resource", alias = "prompt", alias = "method")]
-    tool: String,
-    server: String,
-    verdict: String,
-    rule: Option<String>,
-    standing_rule: Option<StandingRule>,
-    reason: String,
-    mark: Option<String>,
-    terms: Option<Terms>,
-    simulated: bool,
-    listed: bool,
-    /// Facts that could not be known without a gateway.
-    #[serde(default)]
-    unknown: Vec<String>,
-}
-
-fn print_decision(decision: &PolicyDecision, out: &mut Output) -> Result<(), Failure> {
-    out.write_styled(verdict_style(&decision.verdict), &decision.verdict)?;
-    out.write_line(&format!("  {} / {}", decision.server, decision.tool))?;
+/// Prints a decision, with the facts that could not be known without a gateway.
+fn print_decision(decision: &PolicyTest, unknown: &[String], out: &mut Output) -> Result<(), Failure> {
+    let verdict = decision.verdict.as_str();
+    out.write_styled(verdict_style(verdict), verdict)?;
+    let (TestSubject::Tool(name) | TestSubject::Resource(name) | TestSubject::Prompt(name) | TestSubject::Method(name)) =
+        &decision.subject;
+    out.write_line(&format!("  {} / {name}", decision.server))?;
     let decider = match (&decision.standing_rule, &decision.rule) {
         (Some(rule), _) => format!("standing rule {}", rule.id),
-        (None, Some(rule)) => rule.clone(),
+        (None, Some(rule)) => rule.to_string(),
         (None, None) if decision.mark.is_some() => "the tool's definition".to_owned(),
         (None, None) => "policy.default".to_owned(),
     };
     out.write_line(&format!("  decided by  {decider}"))?;
     out.write_line(&format!("  because     {}", decision.reason))?;
-    if let Some(mark) = &decision.mark {
-        out.write_line(&format!("  marked      {mark}"))?;
+    if let Some(mark) = decision.mark {
+        out.write_line(&format!("  marked      {}", <&str>::from(mark)))?;
     }
     if let Some(terms) = &decision.terms {
         for line in describe_terms(terms) {
@@ -208,7 +189,7 @@ fn print_decision(decision: &PolicyDecision, out: &mut Output) -> Result<(), Fai
     if !decision.listed {
         out.write_line("  listed      no: every call of this principal is denied")?;
     }
-    for line in &decision.unknown {
+    for line in unknown {
         out.write_styled_line(Style::Yellow, &format!("  not known   {line}"))?;
     }
     if decision.simulated {

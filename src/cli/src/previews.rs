@@ -1,6 +1,6 @@
 //! `previews test`: shows what a reviewer would see of a call, without proposing it.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{
@@ -11,7 +11,7 @@ use super::{
     output::{Output, Style},
     policy::read_arguments,
 };
-use countersign_domain::changes::{Diff, Operation, PreviewNote, Target};
+use countersign_rest::previews::PreviewTest;
 
 #[derive(Serialize)]
 struct PreviewedCall<'a> {
@@ -20,33 +20,23 @@ struct PreviewedCall<'a> {
     arguments: &'a RawValue,
 }
 
-#[derive(Deserialize)]
-struct CallPreview {
-    operation: Operation,
-    target: Target,
-    summary: String,
-    preview: PreviewNote,
-    diff: Diff,
-}
-
 pub fn run(args: &GatewayCommands<PreviewsCommand>, out: &mut Output) -> Result<Exit, Failure> {
     let PreviewsCommand::Test(test) = &args.command;
     let arguments = read_arguments(test.arguments.as_deref())?;
     let call = PreviewedCall { server: &test.server, tool: &test.tool, arguments: &arguments };
     let body = serde_json::to_string(&call).map_err(|error| Failure::new(Exit::Usage, error))?;
-    let answer =
-        client::run(&args.connect, async |client| client.post_text(&["previews", "test"], body).await?.json_line())?;
-    if args.connect.json {
-        out.write_json(&answer)?;
-        return Ok(Exit::Ok);
-    }
-    let preview: CallPreview = serde_json::from_str(&answer).map_err(|error| Failure::new(Exit::Internal, error))?;
+    client::run(&args.connect, async |client| {
+        let answer = client.post_text(&["previews", "test"], body).await?;
+        client.print(&answer, out, print_preview)
+    })
+}
+
+fn print_preview(preview: PreviewTest, out: &mut Output) -> Result<(), Failure> {
     out.write_styled_line(Style::Bold, &preview.summary)?;
     out.write_styled(render::operation_style(preview.operation), preview.operation.as_str())?;
     out.write_line(&format!(" {}  {}", preview.target.entity_type, preview.target.label))?;
     for (style, text) in render::preview_notes(&preview.preview) {
         out.write_styled_line(style, &text)?;
     }
-    render::print_diff(&preview.diff, out)?;
-    Ok(Exit::Ok)
+    render::print_diff(&preview.diff, out)
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use actix_web::{HttpResponse, web};
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{Caller, Problem, json_ok};
@@ -12,45 +12,50 @@ use countersign_review::Changes;
 use countersign_store::nodes::Node;
 
 /// A gateway of the store.
-#[derive(Serialize, ToSchema)]
+#[derive(Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Node)]
-struct NodeInfo {
+pub struct NodeInfo {
     /// The id of its data directory.
-    id: String,
+    pub id: String,
     /// Increases whenever the node joins, after a restart or after its lease expired.
     #[schema(minimum = 1)]
-    epoch: u64,
+    pub epoch: u64,
     /// The address of its endpoints; empty until the node has announced it.
-    url: String,
-    version: String,
-    started_at: Timestamp,
+    pub url: String,
+    pub version: String,
+    pub started_at: Timestamp,
     /// The end of its lease by the clock of the store; `null` if no other gateway can serve the store.
     #[schema(required)]
-    lease_until: Option<Timestamp>,
-    live: bool,
+    pub lease_until: Option<Timestamp>,
+    pub live: bool,
     /// `true` for the leader, which runs the tasks of the store.
-    leads: bool,
+    pub leads: bool,
     /// `true` for the node that responds.
     #[serde(rename = "here")]
-    is_self: bool,
+    pub is_self: bool,
     /// Number of changes that the node runs.
-    running: u64,
+    pub running: u64,
     /// `true` if its configuration is that of the node that responds, or `null` if the versions differ.
     #[schema(required)]
-    same_configuration: Option<bool>,
+    pub same_configuration: Option<bool>,
     /// Servers that the node does not reach.
-    unreachable: Vec<String>,
+    #[serde(default)]
+    #[schema(required)]
+    pub unreachable: Vec<String>,
     /// Servers that only this node of the list reaches; empty if no other node is live.
-    #[serde(rename = "onlyHere")]
-    exclusive_servers: Vec<String>,
+    #[serde(rename = "onlyHere", default)]
+    #[schema(required)]
+    pub exclusive_servers: Vec<String>,
     /// Servers with an open circuit breaker.
-    breakers_open: Vec<String>,
+    #[serde(default)]
+    #[schema(required)]
+    pub breakers_open: Vec<String>,
 }
 
-#[derive(Serialize, ToSchema)]
-struct NodeList {
-    nodes: Vec<NodeInfo>,
+#[derive(Serialize, Deserialize, ToSchema)]
+pub struct NodeList {
+    pub nodes: Vec<NodeInfo>,
 }
 
 /// Lists the gateways that share the store of this one.

@@ -60,35 +60,35 @@ impl Body for PolicyTestRequest {
 }
 
 /// The decision of the policy about the call.
-#[derive(Serialize, ToSchema)]
+#[derive(Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyTest {
     #[serde(flatten)]
-    subject: TestSubject,
-    server: String,
+    pub subject: TestSubject,
+    pub server: String,
     /// The verdict of the policy, even if it is not enforced.
-    verdict: Verdict,
+    pub verdict: Verdict,
     /// The rule of the configuration that decided; `null` if `policy.default` or a standing rule did.
     #[schema(required)]
-    rule: Option<Arc<str>>,
+    pub rule: Option<Arc<str>>,
     /// The standing rule that decided.
     #[schema(required)]
-    standing_rule: Option<Arc<StandingRule>>,
-    reason: Arc<str>,
+    pub standing_rule: Option<Arc<StandingRule>>,
+    pub reason: Arc<str>,
     /// The reason why every call of the tool is reviewed regardless of the policy.
     #[schema(required)]
-    mark: Option<AcceptanceMark>,
+    pub mark: Option<AcceptanceMark>,
     /// The terms of a review.
     #[schema(required)]
-    terms: Option<Arc<Terms>>,
+    pub terms: Option<Arc<Terms>>,
     /// `true` if the policy is not enforced.
-    simulated: bool,
+    pub simulated: bool,
     /// `true` if the principal's list has the tool.
-    listed: bool,
+    pub listed: bool,
 }
 
 /// The subject of the test.
-#[derive(Serialize, ToSchema)]
+#[derive(Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TestSubject {
     Tool(String),

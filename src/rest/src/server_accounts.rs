@@ -11,7 +11,7 @@ use actix_web::{
 };
 use futures_util::future::LocalBoxFuture;
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use url::Url;
 use utoipa::ToSchema;
@@ -173,10 +173,10 @@ pub async fn finish(request: HttpRequest, accounts: web::Data<dyn ServerAccounts
     Ok(response)
 }
 
-#[derive(Serialize, ToSchema)]
-struct Disconnected {
+#[derive(Serialize, Deserialize, ToSchema)]
+pub struct Disconnected {
     /// `false` if there was no account.
-    disconnected: bool,
+    pub disconnected: bool,
 }
 
 /// Removes the caller's account at a server, with its tokens.
