@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 
 use super::{
@@ -20,7 +20,11 @@ use super::{
 };
 use countersign_config::{Config, units::show_duration};
 use countersign_domain::changes::{Editing, OnExpiry, OnReview, Terms};
-use countersign_rest::policy::{PolicyTest, TestSubject};
+use countersign_rest::{
+    policy::{PolicyTest, TestSubject},
+    policy_rules::{PolicyInForce, RuleSetting},
+};
+use countersign_store::rule_counts::VerdictTotals;
 
 pub fn run(args: &GatewayCommands<PolicyCommand>, out: &mut Output) -> Result<Exit, Failure> {
     let test = match &args.command {
@@ -48,61 +52,29 @@ pub fn run(args: &GatewayCommands<PolicyCommand>, out: &mut Output) -> Result<Ex
     Ok(Exit::Ok)
 }
 
-/// The policy in force, as `GET /api/policy` describes it.
-#[derive(Deserialize)]
-struct PolicyInForce {
-    mode: String,
-    default: String,
-    decided: DecisionCounts,
-    rules: Vec<PolicyRule>,
-}
-
-#[derive(Deserialize)]
-struct PolicyRule {
-    label: String,
-    then: String,
-    settings: Vec<RuleSetting>,
-    decided: DecisionCounts,
-}
-
-#[derive(Deserialize)]
-struct RuleSetting {
-    key: String,
-    value: String,
-}
-
-#[derive(Clone, Copy, Deserialize)]
-struct DecisionCounts {
-    allowed: u64,
-    reviewed: u64,
-    denied: u64,
-}
-
-impl DecisionCounts {
-    /// Describes the numbers that are not zero.
-    fn describe(self) -> String {
-        let numbers = [(self.allowed, "allowed"), (self.reviewed, "reviewed"), (self.denied, "denied")];
-        let parts: Vec<String> =
-            numbers.iter().filter(|(count, _)| *count > 0).map(|(count, name)| format!("{count} {name}")).collect();
-        if parts.is_empty() { "decided no call in 30 days".to_owned() } else { parts.join(", ") }
-    }
+/// Describes the numbers of decisions that are not zero.
+fn describe_totals(totals: VerdictTotals) -> String {
+    let numbers = [(totals.allowed, "allowed"), (totals.reviewed, "reviewed"), (totals.denied, "denied")];
+    let parts: Vec<String> =
+        numbers.iter().filter(|(count, _)| *count > 0).map(|(count, name)| format!("{count} {name}")).collect();
+    if parts.is_empty() { "decided no call in 30 days".to_owned() } else { parts.join(", ") }
 }
 
 async fn list_rules(client: &Client, out: &mut Output) -> Result<Exit, Failure> {
     let answer = client.get(&["policy"], &[]).await?;
-    client.print(&answer, out, |PolicyInForce { mode, default, decided, rules }, out| {
+    client.print(&answer, out, |PolicyInForce { mode, default, decided, rules, .. }, out| {
         if mode == "simulate" {
             out.write_styled_line(Style::Yellow, "policy.mode is simulate: every call goes through")?;
         }
         for (rule, number) in rules.iter().zip(1..) {
-            out.write_line(&format!("{number:>3}  {:<6}  {}", rule.then, rule.label))?;
+            out.write_line(&format!("{number:>3}  {:<6}  {}", rule.then.as_str(), rule.label))?;
             for RuleSetting { key, value } in &rule.settings {
                 out.write_line(&format!("       {key}: {value}"))?;
             }
-            out.write_styled_line(Style::Dim, &format!("       {}", rule.decided.describe()))?;
+            out.write_styled_line(Style::Dim, &format!("       {}", describe_totals(rule.decided)))?;
         }
         out.write_line(&format!("     policy.default: {default}"))?;
-        Ok(out.write_styled_line(Style::Dim, &format!("       {}", decided.describe()))?)
+        Ok(out.write_styled_line(Style::Dim, &format!("       {}", describe_totals(decided)))?)
     })
 }
 
