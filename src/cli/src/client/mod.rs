@@ -10,7 +10,9 @@ pub mod stored_logins;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use actix_web::http::{Method, StatusCode, header};
-use awc::{ClientRequest, ClientResponse};
+use awc::{ClientRequest, error::PayloadError};
+use bytes::Bytes;
+use futures_util::Stream;
 use serde::{
     Deserialize,
     de::{DeserializeOwned, IgnoredAny},
@@ -261,9 +263,37 @@ impl Client {
         Ok((base, request))
     }
 
+    /// Sends a request to the resource, with a body that is JSON if there is one, and reads the answer.
+    async fn send(
+        &self,
+        method: Method,
+        path: &[&str],
+        query: &[(&str, &str)],
+        body: Option<String>,
+    ) -> Result<ResponseBody, GatewayRefusal> {
+        let (base, request) = self.request(method, path, query).await?;
+        let response = match body {
+            Some(body) => request.insert_header((header::CONTENT_TYPE, "application/json")).send_body(body),
+            None => request.send(),
+        };
+        let exchange = async {
+            let mut response = response
+                .await
+                .map_err(|error| GatewayRefusal::unreachable(&base, &net::describe_send_error(&error)))?;
+            let body = response.body().limit(MAX_RESPONSE_BYTES).await;
+            let body = body.map_err(|error| GatewayRefusal::unreachable(&base, &error.to_string()))?;
+            if response.status().is_success() {
+                Ok(ResponseBody(body.to_vec()))
+            } else {
+                Err(GatewayRefusal::from_response(response.status(), &body).with_name(path))
+            }
+        };
+        let answer = tokio::time::timeout(self.timeout, exchange).await;
+        answer.unwrap_or_else(|_| Err(GatewayRefusal::timeout(&base, self.timeout)))
+    }
+
     pub async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<ResponseBody, GatewayRefusal> {
-        let (base, request) = self.request(Method::GET, path, query).await?;
-        read_response(&base, path, self.timeout, request.send()).await
+        self.send(Method::GET, path, query, None).await
     }
 
     /// Fetches a change.
@@ -272,8 +302,7 @@ impl Client {
     }
 
     pub async fn delete(&self, path: &[&str]) -> Result<ResponseBody, GatewayRefusal> {
-        let (base, request) = self.request(Method::DELETE, path, &[]).await?;
-        read_response(&base, path, self.timeout, request.send()).await
+        self.send(Method::DELETE, path, &[], None).await
     }
 
     pub async fn post(&self, path: &[&str], body: &serde_json::Value) -> Result<ResponseBody, GatewayRefusal> {
@@ -282,19 +311,18 @@ impl Client {
 
     /// Posts a body that is JSON already, like [`Self::post`].
     pub async fn post_text(&self, path: &[&str], body: String) -> Result<ResponseBody, GatewayRefusal> {
-        let (base, request) = self.request(Method::POST, path, &[]).await?;
-        let request = request.insert_header((header::CONTENT_TYPE, "application/json"));
-        read_response(&base, path, self.timeout, request.send_body(body)).await
+        self.send(Method::POST, path, &[], Some(body)).await
     }
 
     pub async fn put(&self, path: &[&str], body: &serde_json::Value) -> Result<ResponseBody, GatewayRefusal> {
-        let (base, request) = self.request(Method::PUT, path, &[]).await?;
-        let request = request.insert_header((header::CONTENT_TYPE, "application/json"));
-        read_response(&base, path, self.timeout, request.send_body(body.to_string())).await
+        self.send(Method::PUT, path, &[], Some(body.to_string())).await
     }
 
     /// Opens the event feed after `since`; the body of the response has no end.
-    pub async fn feed(&self, since: Option<u64>) -> Result<ClientResponse<impl ByteStream + use<>>, GatewayRefusal> {
+    pub async fn feed(
+        &self,
+        since: Option<u64>,
+    ) -> Result<impl Stream<Item = Result<Bytes, PayloadError>> + Unpin + use<>, GatewayRefusal> {
         let since = since.map(|seq| seq.to_string());
         let query: Vec<(&str, &str)> = since.iter().map(|seq| ("since", seq.as_str())).collect();
         let (base, request) = self.request(Method::GET, &["events"], &query).await?;
@@ -311,31 +339,6 @@ impl Client {
         Err(GatewayRefusal::from_response(status, &body.ok().and_then(Result::ok).unwrap_or_default()))
     }
 }
-
-async fn read_response(
-    base: &Url,
-    path: &[&str],
-    limit: Duration,
-    request: awc::SendClientRequest,
-) -> Result<ResponseBody, GatewayRefusal> {
-    let exchange = async {
-        let sending = request.await;
-        let mut response =
-            sending.map_err(|error| GatewayRefusal::unreachable(base, &net::describe_send_error(&error)))?;
-        let body = response.body().limit(MAX_RESPONSE_BYTES).await;
-        let body = body.map_err(|error| GatewayRefusal::unreachable(base, &error.to_string()))?;
-        if response.status().is_success() {
-            Ok(ResponseBody(body.to_vec()))
-        } else {
-            Err(GatewayRefusal::from_response(response.status(), &body).with_name(path))
-        }
-    };
-    tokio::time::timeout(limit, exchange).await.unwrap_or_else(|_| Err(GatewayRefusal::timeout(base, limit)))
-}
-
-/// A stream of bytes that a response consists of.
-pub trait ByteStream: futures_util::Stream<Item = Result<bytes::Bytes, awc::error::PayloadError>> + Unpin {}
-impl<T: futures_util::Stream<Item = Result<bytes::Bytes, awc::error::PayloadError>> + Unpin> ByteStream for T {}
 
 fn variable<'a>(env: &'a Environment, name: &str) -> Result<Option<&'a str>, Failure> {
     env.var(name).map_err(|_| Failure::new(Exit::Usage, format!("environment variable {name} is not Unicode")))
