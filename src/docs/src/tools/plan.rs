@@ -105,12 +105,12 @@ impl Deletion {
 pub(crate) fn plan_write(library: &Library, write: &WriteCall, cancel: &CancellationToken) -> Result<Plan, McpError> {
     match write {
         WriteCall::Put { selector, path, content } => {
-            let resolved = resolve_checked_out(library, selector)?;
-            plan_put(&resolved.project, &resolved.indexed, path, content)
+            let indexed = resolve_checked_out(library, selector)?;
+            plan_put(&indexed, path, content)
         }
         WriteCall::Promote { selector, path, level } => {
-            let resolved = resolve_checked_out(library, selector)?;
-            plan_promote(&resolved.project, &resolved.indexed, path, *level)
+            let indexed = resolve_checked_out(library, selector)?;
+            plan_promote(&indexed, path, *level)
         }
         WriteCall::Delete(request) => plan_delete(find_deletion(library, request, cancel)?),
     }
@@ -190,7 +190,8 @@ fn unknown_document_error(project: &str, path: &str) -> McpError {
     .with("path", path)
 }
 
-fn plan_put(project: &Project, indexed: &IndexedTenant, path: &str, content: &str) -> Result<Plan, McpError> {
+fn plan_put(indexed: &IndexedTenant, path: &str, content: &str) -> Result<Plan, McpError> {
+    let project = &indexed.project;
     let path = project.files.check_path(path)?;
     let checked = project.types().check(&path, content).map_err(|refusal| refusal::to_error(&path, refusal))?;
     let before = project.files.read(&path)?;
@@ -222,7 +223,8 @@ fn plan_put(project: &Project, indexed: &IndexedTenant, path: &str, content: &st
     })
 }
 
-fn plan_promote(project: &Project, indexed: &IndexedTenant, path: &str, to: Level) -> Result<Plan, McpError> {
+fn plan_promote(indexed: &IndexedTenant, path: &str, to: Level) -> Result<Plan, McpError> {
+    let project = &indexed.project;
     let (path, text) = match read_existing(project, path) {
         Err(error) if error.kind == ErrorKind::DocumentNotFound => {
             return Err(external_error(project, path).unwrap_or(error));
@@ -299,8 +301,8 @@ pub(crate) fn find_deletion(
             continue;
         }
         let deletion = if indexed.is_current {
-            ensure_checked_out(&project, indexed)?;
-            live_documents(&project, indexed, requested_paths.as_ref(), cancel)?
+            ensure_checked_out(indexed)?;
+            live_documents(indexed, requested_paths.as_ref(), cancel)?
         } else {
             indexed_documents(indexed, requested_paths.as_ref())?
         };
@@ -317,12 +319,11 @@ pub(crate) fn find_deletion(
 
 /// Returns the documents of the checked-out branch as their files are now. A file that is not UTF-8 is not a document.
 fn live_documents(
-    project: &Project,
     indexed: &Arc<IndexedTenant>,
     requested_paths: Option<&BTreeSet<String>>,
     cancel: &CancellationToken,
 ) -> Result<TenantDeletion, McpError> {
-    let stamps = indexed.docs.stamps()?;
+    let (project, stamps) = (&indexed.project, indexed.docs.stamps()?);
     let mut deletion = TenantDeletion { indexed: Arc::clone(indexed), documents: Vec::new(), chunks: 0 };
     let paths = match requested_paths {
         Some(paths) => paths.iter().cloned().collect(),

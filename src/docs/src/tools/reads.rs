@@ -15,7 +15,7 @@ use super::{
     args::{ActivateArgs, AskArgs, DeletionRequest, SearchArgs, TenantSelector, TypeName},
     plan::{self, Deletion},
     refusal, result, run_blocking,
-    tenant::{ActiveTenant, ResolvedTenant, project_of_path, require_project, resolve_checked_out, resolve_tenant},
+    tenant::{ActiveTenant, project_of_path, require_project, resolve_checked_out, resolve_tenant},
 };
 use crate::{
     answer::{Answer, answer_query},
@@ -130,11 +130,12 @@ impl Reader {
     /// Answers `list_doc_types`.
     pub async fn list_types(&self, arguments: &RawValue) -> Result<ToolResult, McpError> {
         let selector: TenantSelector = parse_arguments(arguments)?;
-        let ResolvedTenant { project, indexed } = resolve_tenant(&self.library, &selector)?;
+        let indexed = resolve_tenant(&self.library, &selector)?;
+        let types = indexed.project.types();
         let counts = run_blocking(move || Ok(indexed.docs.counts()?)).await?;
         let mut lines = Vec::new();
         let mut doc_types = Vec::new();
-        for kind in project.types().all() {
+        for kind in types.all() {
             let count = counts.count_of_type(&kind.name);
             let schema = kind.schema_path.as_deref().unwrap_or("built-in");
             lines.push(format!(
@@ -228,7 +229,8 @@ impl Reader {
         path: &str,
         ctx: &CallContext,
     ) -> Result<ToolResult, McpError> {
-        let ResolvedTenant { project, indexed } = resolve_checked_out(&self.library, selector)?;
+        let indexed = resolve_checked_out(&self.library, selector)?;
+        let project = Arc::clone(&indexed.project);
         let (project_of_file, requested_path) = (Arc::clone(&project), path.to_owned());
         let (path, text) = run_blocking(move || plan::read_existing(&project_of_file, &requested_path)).await?;
         project.refresh(Collection::Docs, vec![path.clone()]).await?;
@@ -272,7 +274,8 @@ impl Reader {
 
     /// Finds the index of a search.
     fn search_scope(&self, selector: &TenantSelector, collection: Collection) -> Result<SearchScope, McpError> {
-        let ResolvedTenant { project, indexed } = resolve_tenant(&self.library, selector)?;
+        let indexed = resolve_tenant(&self.library, selector)?;
+        let project = Arc::clone(&indexed.project);
         let index = match collection {
             Collection::Docs => Arc::clone(&indexed.docs),
             Collection::External => indexed.external.as_ref().map(Arc::clone).ok_or_else(|| {
