@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     MAX_SHOWN_CHARS,
-    args::{DeletionRequest, ReadOnlyCall, WriteCall},
+    args::{DeleteDocumentsArgs, ReadOnlyCall, WriteCall},
     document_diff::compare_documents,
     refusal,
     tenant::{ensure_checked_out, require_project, resolve_checked_out},
@@ -63,7 +63,7 @@ pub(crate) fn hash(bytes: &[u8]) -> Hash {
 
 /// Documents to be deleted.
 pub(crate) struct Deletion {
-    pub request: DeletionRequest,
+    pub request: DeleteDocumentsArgs,
     pub tenants: Vec<TenantDeletion>,
 }
 
@@ -272,10 +272,10 @@ fn external_error(project: &Project, requested_path: &str) -> Option<McpError> {
 /// Finds the documents that a deletion names.
 pub(crate) fn find_deletion(
     library: &Library,
-    request: &DeletionRequest,
+    request: &DeleteDocumentsArgs,
     cancel: &CancellationToken,
 ) -> Result<Deletion, McpError> {
-    let project = require_project(library, Some(&request.project))?;
+    let project = require_project(library, Some(&request.project_name))?;
     let mut requested_paths: Option<BTreeSet<String>> = None;
     for path in request.paths.iter().flatten() {
         requested_paths.get_or_insert_default().insert(project.files.check_path(path)?);
@@ -284,18 +284,18 @@ pub(crate) fn find_deletion(
     let check_known = |part: &str, name: &Option<String>, matches: &dyn Fn(&IndexedTenant, &str) -> bool| match name {
         Some(name) if !all.iter().any(|indexed| matches(indexed, name)) => {
             let short_name: String = name.chars().take(200).collect();
-            let message = format!("{} has no documents of this {part}.", request.project);
+            let message = format!("{} has no documents of this {part}.", request.project_name);
             let key = if part == "branch" { "branch_name" } else { "path_hash" };
             Err(McpError::new(ErrorKind::ProjectMismatch, message).with(key, short_name))
         }
         _ => Ok(()),
     };
-    check_known("branch", &request.branch, &|indexed, name| indexed.tenant.branch == name)?;
+    check_known("branch", &request.branch_name, &|indexed, name| indexed.tenant.branch == name)?;
     check_known("root", &request.path_hash, &|indexed, hash| indexed.tenant.path_hash == hash)?;
     let mut tenants = Vec::new();
     for indexed in &all {
         let tenant = &indexed.tenant;
-        if request.branch.as_ref().is_some_and(|branch| *branch != tenant.branch)
+        if request.branch_name.as_ref().is_some_and(|branch| *branch != tenant.branch)
             || request.path_hash.as_ref().is_some_and(|hash| *hash != tenant.path_hash)
         {
             continue;
@@ -312,7 +312,7 @@ pub(crate) fn find_deletion(
     }
     let existing_paths: BTreeSet<&String> = tenants.iter().flat_map(TenantDeletion::paths).collect();
     if let Some(path) = requested_paths.iter().flatten().find(|path| !existing_paths.contains(path)) {
-        return Err(unknown_document_error(&request.project, path));
+        return Err(unknown_document_error(&request.project_name, path));
     }
     Ok(Deletion { request: request.clone(), tenants })
 }
@@ -372,7 +372,7 @@ fn indexed_documents(
 }
 
 fn plan_delete(deletion: Deletion) -> Result<Plan, McpError> {
-    let name = deletion.request.project.clone();
+    let name = deletion.request.project_name.clone();
     let (documents, chunks) = (deletion.document_count(), deletion.chunk_count());
     if documents == 0 {
         return Err(McpError::new(ErrorKind::DocumentNotFound, format!("{name} has no such documents to delete."))
@@ -404,7 +404,7 @@ fn plan_delete(deletion: Deletion) -> Result<Plan, McpError> {
     };
     let branch_suffix = deletion
         .request
-        .branch
+        .branch_name
         .as_deref()
         .map_or_else(String::new, |branch| format!(" on {}", one_line(branch, MAX_LABEL_CHARS)));
     let only_file = match deletion.tenants.as_slice() {
@@ -435,7 +435,7 @@ pub(crate) fn unchanged_preview(read_call: &ReadOnlyCall) -> Preview {
             (one_line(path, MAX_SHOWN_CHARS).into_owned(), "Bring the index up to date with a file")
         }
         ReadOnlyCall::DryRun(request) => {
-            (one_line(&request.project, MAX_SHOWN_CHARS).into_owned(), "Say which documents would be deleted")
+            (one_line(&request.project_name, MAX_SHOWN_CHARS).into_owned(), "Say which documents would be deleted")
         }
     };
     Preview {
