@@ -5,9 +5,8 @@ use std::io::IsTerminal;
 use serde_json::{json, value::RawValue};
 
 use super::{
-    conflict_failure,
     editor::{EditorFile, MAX_FILE_BYTES, chosen_editor},
-    ensure_version, render,
+    ensure_version, render, with_conflict_hint,
 };
 use crate::{
     args::changes::EditArgs,
@@ -77,5 +76,5 @@ async fn send(client: &Client, change: &Change, args: &EditArgs, text: &str) -> 
     client
         .post_text(&["changes", &change.id, "edit"], body)
         .await
-        .map_err(|refusal| conflict_failure(refusal, &change.id))
+        .map_err(|failure| with_conflict_hint(failure, &change.id))
 }

@@ -22,7 +22,7 @@ use super::{
         GatewayCommands,
         changes::{ChangesCommand, FilterArgs},
     },
-    client::{self, Client, GatewayRefusal, ResponseBody},
+    client::{self, Client, ResponseBody},
     exit::{Exit, Failure},
     moment::Since,
     output::{Output, one_line, print_note},
@@ -126,7 +126,7 @@ async fn post_action(
     let change = client.get_change(id).await?;
     body["version"] = change.version.into();
     let answer = client.post(&["changes", &change.id, action], &body).await;
-    let answer = answer.map_err(|refusal| conflict_failure(refusal, &change.id))?;
+    let answer = answer.map_err(|failure| with_conflict_hint(failure, &change.id))?;
     Ok((change, answer))
 }
 
@@ -156,9 +156,8 @@ fn show_hint(id: &str) -> String {
     format!("look at it again with `countersign changes show {}`", one_line(id))
 }
 
-/// Converts a refusal into a failure, and adds advice if it is a conflict.
-fn conflict_failure(refusal: GatewayRefusal, id: &str) -> Failure {
-    let mut failure = Failure::from(refusal);
+/// Adds advice to a failure if it is a conflict.
+fn with_conflict_hint(mut failure: Failure, id: &str) -> Failure {
     if failure.exit == Exit::Conflict {
         failure.message = format!("{}; {}", failure.message.trim_end_matches('.'), show_hint(id));
     }

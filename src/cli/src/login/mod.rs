@@ -50,10 +50,9 @@ async fn sign_in(args: &LoginArgs, out: &mut Output) -> Result<Exit, Failure> {
     gateway.credential = Credential::Bearer(login.access_token.clone());
     let answer = match gateway.get(&["me"], &[]).await {
         Ok(answer) => answer,
-        Err(refusal) => {
+        Err(Failure { exit, message, .. }) => {
             // The gateway refuses the token, so it is revoked and not stored.
             let _ = client.revoke(login.refresh_token.as_ref().unwrap_or(&login.access_token)).await;
-            let Failure { exit, message, .. } = refusal.into();
             return Err(Failure::new(exit, format!("{name} does not accept this sign-in: {message}")));
         }
     };

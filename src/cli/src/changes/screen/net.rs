@@ -171,9 +171,7 @@ impl GatewayConnection {
             let is_bulk = path.len() == 1;
             let event = match net.client.post_text(&parts, body).await {
                 Ok(answer) => GatewayEvent::Done { answer, done_message, is_bulk },
-                Err(refusal) => {
-                    GatewayEvent::Refused { message: Failure::from(refusal).message, id: path.get(1).cloned() }
-                }
+                Err(failure) => GatewayEvent::Refused { message: failure.message, id: path.get(1).cloned() },
             };
             net.send(event).await;
         });
