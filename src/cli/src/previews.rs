@@ -1,8 +1,5 @@
 //! `previews test`: shows what a reviewer would see of a call, without proposing it.
 
-use serde::Serialize;
-use serde_json::value::RawValue;
-
 use super::{
     args::{GatewayCommands, previews::PreviewsCommand},
     changes::render,
@@ -11,20 +8,13 @@ use super::{
     output::{Output, Style},
     policy::read_arguments,
 };
-use countersign_rest::previews::PreviewTest;
-
-#[derive(Serialize)]
-struct PreviewedCall<'a> {
-    server: &'a str,
-    tool: &'a str,
-    arguments: &'a RawValue,
-}
+use countersign_rest::previews::{PreviewTest, PreviewTestRequest};
 
 pub fn run(args: &GatewayCommands<PreviewsCommand>, out: &mut Output) -> Result<Exit, Failure> {
     let PreviewsCommand::Test(test) = &args.command;
-    let arguments = read_arguments(test.arguments.as_deref())?;
-    let call = PreviewedCall { server: &test.server, tool: &test.tool, arguments: &arguments };
-    let body = serde_json::to_string(&call).map_err(|error| Failure::new(Exit::Usage, error))?;
+    let arguments = Some(read_arguments(test.arguments.as_deref())?);
+    let request = PreviewTestRequest { server: test.server.clone(), tool: test.tool.clone(), arguments };
+    let body = serde_json::to_string(&request).map_err(|error| Failure::new(Exit::Internal, error))?;
     client::run(&args.connect, async |client| {
         let answer = client.post_text(&["previews", "test"], body).await?;
         client.print(&answer, out, print_preview)

@@ -23,14 +23,14 @@ use countersign_rulings::standing_rules::StandingRuleService;
 const MAX_PREVIEW_TIME: Duration = Duration::from_secs(15);
 
 /// The call to preview.
-#[derive(Deserialize, ToSchema)]
+#[derive(Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PreviewTestRequest {
-    server: String,
+    pub server: String,
     /// The name of the tool, as its server or as clients see it.
-    tool: String,
+    pub tool: String,
     #[schema(value_type = Option<Object>)]
-    arguments: Option<Box<RawValue>>,
+    pub arguments: Option<Box<RawValue>>,
 }
 
 impl Body for PreviewTestRequest {

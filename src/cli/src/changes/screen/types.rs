@@ -1,4 +1,4 @@
-//! Defines the types of the inbox, such as a listed change, a view, a prompt and an action of the loop.
+//! Defines the types of the inbox, such as a view, a prompt and an action of the loop.
 
 use jiff::Timestamp;
 use ratatui::text::Line;
