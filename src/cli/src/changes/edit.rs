@@ -2,9 +2,10 @@
 
 use std::io::IsTerminal;
 
-use serde_json::{json, value::RawValue};
+use serde_json::value::RawValue;
 
 use super::{
+    edit_body,
     editor::{EditorFile, MAX_FILE_BYTES, chosen_editor},
     ensure_version, render, with_conflict_hint,
 };
@@ -70,9 +71,7 @@ async fn send(client: &Client, change: &Change, args: &EditArgs, text: &str) -> 
     if !arguments.get().starts_with('{') {
         return Err(Failure::new(Exit::Usage, "the arguments must be a JSON object"));
     }
-    // The arguments are sent as raw text, so that numbers keep all their digits.
-    let comment = json!(args.comment);
-    let body = format!(r#"{{"arguments":{},"version":{},"comment":{comment}}}"#, arguments.get(), change.version);
+    let body = edit_body(arguments.get(), change.version, args.comment.as_deref());
     client
         .post_text(&["changes", &change.id, "edit"], body)
         .await

@@ -144,6 +144,16 @@ async fn refresh(client: &Client, id: &str, out: &mut Output) -> Result<Exit, Fa
     })
 }
 
+/// Builds the body of a decision on a change as it was shown.
+fn decision_body(change: &Change, verdict: ReviewVerdict, comment: Option<&str>) -> Value {
+    json!({ "decision": verdict, "comment": comment, "version": change.version, "digest": change.digest })
+}
+
+/// Builds the body of an edit. The arguments stay raw text, so that numbers keep all their digits.
+fn edit_body(arguments: &str, version: u64, comment: Option<&str>) -> String {
+    format!(r#"{{"arguments":{arguments},"version":{version},"comment":{}}}"#, json!(comment))
+}
+
 /// Fails if the change is not at the version that the user named.
 fn ensure_version(change: &Change, expected: Option<u64>) -> Result<(), Failure> {
     let Some(expected) = expected.filter(|version| *version != change.version) else { return Ok(()) };

@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::Timestamp;
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{Value, value::RawValue};
 
 pub use super::types::*;
 use super::{detail, diff::DiffLayout, paint::Theme, search};
-use crate::{client::CurrentUser, output::Style};
+use crate::{changes::decision_body, client::CurrentUser, output::Style};
 use countersign_domain::changes::{Change, ChangeState, Diff, ReviewVerdict, Verification};
 use countersign_review::Bundle;
 
@@ -358,12 +358,7 @@ impl App {
     /// Builds the request for a decision on the change that is shown.
     pub(super) fn decision_request(change: &Change, verdict: ReviewVerdict, comment: &str) -> Action {
         let done_message = if verdict == ReviewVerdict::Approve { "Approved" } else { "Rejected" };
-        let body = json!({
-            "decision": verdict,
-            "comment": Some(comment.trim()).filter(|c| !c.is_empty()),
-            "version": change.version,
-            "digest": change.digest,
-        });
+        let body = decision_body(change, verdict, typed_comment(comment));
         Action::for_change(&change.id, "decision", &body, done_message)
     }
 }

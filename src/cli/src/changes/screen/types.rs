@@ -201,6 +201,11 @@ pub struct Prompt {
     pub text: String,
 }
 
+/// Returns the comment in a typed line, or `None` if it is blank.
+pub(super) fn typed_comment(text: &str) -> Option<&str> {
+    Some(text.trim()).filter(|comment| !comment.is_empty())
+}
+
 /// A task for the loop.
 #[derive(Debug, PartialEq)]
 pub enum Action {
