@@ -63,8 +63,8 @@ pub struct App {
     pub is_unfolded: bool,
     pub prompt: Option<Prompt>,
     pub shows_help: bool,
-    /// Results of a bulk decision: summary, outcome, and whether it succeeded.
-    pub results: Vec<(String, String, bool)>,
+    /// Results of a bulk decision.
+    pub results: Vec<DecisionResult>,
     pub status: (String, Style),
     pub requests_in_flight: usize,
     /// The change whose approval `u` withdraws if the change at the cursor cannot be undone.
@@ -340,7 +340,7 @@ impl App {
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             let (id, problem) = (text(&result["id"]), &result["problem"]);
             let entry = self.changes.iter().find(|entry| entry.id == id);
-            let name = entry.map_or(&id, |entry| &entry.summary).clone();
+            let summary = entry.map_or(&id, |entry| &entry.summary).clone();
             let outcome = if problem.is_null() {
                 self.selected.remove(&id);
                 text(&result["change"]["state"])
@@ -349,7 +349,7 @@ impl App {
                 let reason = if detail.is_empty() { text(&problem["title"]) } else { detail };
                 format!("{reason} ({})", text(&problem["code"]))
             };
-            self.results.push((name, outcome, problem.is_null()));
+            self.results.push(DecisionResult { summary, outcome, has_succeeded: problem.is_null() });
             ids.push(id);
         }
         ids
