@@ -7,7 +7,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, RwLock};
-use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
+use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, ffi};
 
 use super::vectors::Matrix;
 use countersign_runtime::files::ensure_private_file;
@@ -39,12 +39,20 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Opens or creates the file, like [`open_derived_data`].
+    /// Opens or creates the file (mode 0600). A file that cannot be read is recreated.
     ///
     /// # Errors
     /// Fails if the file can neither be read nor created.
     pub fn open(path: &Path) -> Result<Self, IndexError> {
-        let writer = open_derived_data(path, include_str!("schema.sql"), SCHEMA_VERSION)?;
+        let writer = match open_or_recreate(path) {
+            Ok(writer) => writer,
+            Err(IndexError::Database { source, .. }) if is_beyond_repair(&source) => {
+                tracing::warn!(path = %path.display(), error = %source, "an index of documents cannot be read and is created again");
+                Index::delete(path)?;
+                open_or_recreate(path)?
+            }
+            Err(error) => return Err(error),
+        };
         Ok(Self {
             path: path.to_owned(),
             writer: Mutex::new(writer),
@@ -105,28 +113,30 @@ impl Index {
     }
 }
 
-/// Opens a file of data that can be derived again (mode 0600). A file that is missing or damaged, or whose tables have another
-/// version, is created with the tables of `schema`.
+/// Opens a file of data that can be derived again. A file that is damaged is recreated.
 ///
 /// # Errors
 /// Fails if the file can neither be read nor created.
-pub(crate) fn open_derived_data(path: &Path, schema: &str, version: i32) -> Result<Connection, IndexError> {
-    let io = |source| IndexError::Io { path: path.to_owned(), source };
-    let database = |source| IndexError::Database { path: path.to_owned(), source };
-    // The file is created before SQLite opens it, so that other users can never read it. SQLite gives the WAL the same
-    // mode.
-    ensure_private_file(path).map_err(io)?;
-    match open_intact(path, version) {
-        Ok(Some(conn)) => return Ok(conn),
-        Ok(None) => {}
-        Err(error) if is_beyond_repair(&error) => {
-            tracing::warn!(path = %path.display(), %error, "a file of the knowledge base cannot be read and is created again");
+pub(crate) fn open_derived_data(path: &Path, schema: &str) -> rusqlite::Result<Connection> {
+    let open = || -> rusqlite::Result<Connection> {
+        // The file is created before SQLite opens it, so that other users can never read it.
+        if let Err(error) = ensure_private_file(path) {
+            tracing::warn!(path = %path.display(), %error, "a file of the knowledge base cannot be created");
         }
-        Err(error) => return Err(database(error)),
-    }
-    Index::delete(path)?;
-    ensure_private_file(path).map_err(io)?;
-    create(path, schema, version).map_err(database)
+        let conn = Connection::open(path)?;
+        conn.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = normal;")?;
+        conn.execute_batch(schema)?;
+        let check: String = conn.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+        match check.as_str() {
+            "ok" => Ok(conn),
+            _ => Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CORRUPT), Some(check))),
+        }
+    };
+    open().or_else(|error| {
+        tracing::warn!(path = %path.display(), %error, "a file of the knowledge base cannot be read and is created again");
+        let _ = Index::delete(path);
+        open()
+    })
 }
 
 fn is_beyond_repair(error: &rusqlite::Error) -> bool {
@@ -135,37 +145,41 @@ fn is_beyond_repair(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase | Unknown))
 }
 
-/// Opens a file if it has undamaged tables of this version.
-fn open_intact(path: &Path, version: i32) -> rusqlite::Result<Option<Connection>> {
-    let conn = connect(path, false)?;
-    let found: i32 = conn.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-    let tables: i64 = conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
-    if found > version {
+fn open_or_recreate(path: &Path) -> Result<Connection, IndexError> {
+    let io = |source| IndexError::Io { path: path.to_owned(), source };
+    // The file is created before SQLite opens it, so that other users can never read it. SQLite gives the WAL the same
+    // mode.
+    ensure_private_file(path).map_err(io)?;
+    let database = |source| IndexError::Database { path: path.to_owned(), source };
+    let mut writer = connect(path, false).map_err(database)?;
+    let version: i32 = writer.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(database)?;
+    let tables: i64 = writer.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(database)?;
+    if version == SCHEMA_VERSION && tables > 0 {
+        // Some damage shows only when data is read.
+        let check: String = writer.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).map_err(database)?;
+        if check == "ok" {
+            return Ok(writer);
+        }
+        tracing::warn!(path = %path.display(), check, "an index of documents is damaged");
+    }
+    if version > SCHEMA_VERSION {
         tracing::warn!(
-            path = %path.display(), found, known = version,
-            "a file of the knowledge base was written by a newer Countersign and is created again"
+            path = %path.display(), found = version, known = SCHEMA_VERSION,
+            "an index of documents was written by a newer Countersign and is built again"
         );
     }
-    if found != version || tables == 0 {
-        return Ok(None);
+    if tables > 0 || version != 0 {
+        drop(writer);
+        Index::delete(path)?;
+        ensure_private_file(path).map_err(io)?;
+        writer = connect(path, false).map_err(database)?;
     }
-    // Some damage shows only when data is read.
-    let check: String = conn.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
-    if check != "ok" {
-        tracing::warn!(path = %path.display(), check, "a file of the knowledge base is damaged and is created again");
-        return Ok(None);
-    }
-    Ok(Some(conn))
-}
-
-fn create(path: &Path, schema: &str, version: i32) -> rusqlite::Result<Connection> {
-    let mut conn = connect(path, false)?;
-    conn.execute_batch("PRAGMA journal_mode = WAL")?;
-    let tx = conn.transaction()?;
-    tx.execute_batch(schema)?;
-    tx.pragma_update(None, "user_version", version)?;
-    tx.commit()?;
-    Ok(conn)
+    writer.execute_batch("PRAGMA journal_mode = WAL").map_err(database)?;
+    let tx = writer.transaction().map_err(database)?;
+    tx.execute_batch(include_str!("schema.sql")).map_err(database)?;
+    tx.pragma_update(None, "user_version", SCHEMA_VERSION).map_err(database)?;
+    tx.commit().map_err(database)?;
+    Ok(writer)
 }
 
 fn connect(path: &Path, read_only: bool) -> rusqlite::Result<Connection> {

@@ -7,17 +7,15 @@ use rusqlite::{Connection, params};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    index::{Index, IndexError, open_derived_data},
+    index::{Index, open_derived_data},
     model::Tenant,
 };
 use countersign_domain::changes::digest::hex;
 
 /// The table lists the tenants. Its name and that of the file, `shelves.db`, are older than the term tenant, and stay
 /// because they are stored.
-const SCHEMA: &str = "CREATE TABLE shelves (
+const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS shelves (
     key TEXT PRIMARY KEY, project TEXT NOT NULL, branch TEXT NOT NULL, path_hash TEXT NOT NULL) STRICT;";
-/// The version, which increases with every change of the table.
-const SCHEMA_VERSION: i32 = 0;
 
 /// The list of tenants, and the folder of their indexes.
 pub(super) struct TenantRegistry {
@@ -40,9 +38,9 @@ impl TenantRegistry {
     ///
     /// # Errors
     /// Fails if the list can neither be read nor created.
-    pub fn open(folder: &Path) -> Result<Self, IndexError> {
+    pub fn open(folder: &Path) -> rusqlite::Result<Self> {
         // The tenants in use are registered again in a list that is recreated.
-        let connection = Mutex::new(open_derived_data(&folder.join("shelves.db"), SCHEMA, SCHEMA_VERSION)?);
+        let connection = Mutex::new(open_derived_data(&folder.join("shelves.db"), SCHEMA)?);
         Ok(Self { folder: folder.to_owned(), connection })
     }
 

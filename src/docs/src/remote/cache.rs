@@ -7,18 +7,16 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension as _, params};
 use sha2::{Digest as _, Sha256};
 
-use crate::index::{IndexError, open_derived_data, vector_from_bytes, vector_to_bytes};
+use crate::index::{open_derived_data, vector_from_bytes, vector_to_bytes};
 
 /// The maximum number of vectors. The least recently used vectors are removed.
 const MAX_VECTORS: usize = 500_000;
 /// The number of written vectors between two evictions.
 const EVICTION_INTERVAL: usize = 5000;
 
-const SCHEMA: &str = "CREATE TABLE vectors (
+const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS vectors (
     key BLOB PRIMARY KEY, vector BLOB NOT NULL, used INTEGER NOT NULL) STRICT, WITHOUT ROWID;
-    CREATE INDEX vectors_by_use ON vectors (used);";
-/// The version, which increases with every change of the table.
-const SCHEMA_VERSION: i32 = 0;
+    CREATE INDEX IF NOT EXISTS vectors_by_use ON vectors (used);";
 
 /// The hash of the text and model of a vector.
 pub(super) type VectorKey = [u8; 32];
@@ -46,12 +44,12 @@ impl VectorCache {
     ///
     /// # Errors
     /// Fails if the file can neither be read nor created.
-    pub fn open(path: &Path) -> Result<Self, IndexError> {
+    pub fn open(path: &Path) -> rusqlite::Result<Self> {
         Self::with_capacity(path, MAX_VECTORS)
     }
 
-    fn with_capacity(path: &Path, capacity: usize) -> Result<Self, IndexError> {
-        let conn = Mutex::new(open_derived_data(path, SCHEMA, SCHEMA_VERSION)?);
+    fn with_capacity(path: &Path, capacity: usize) -> rusqlite::Result<Self> {
+        let conn = Mutex::new(open_derived_data(path, SCHEMA)?);
         Ok(Self { conn, written_count: Mutex::default(), capacity })
     }
 

@@ -12,7 +12,7 @@ use super::{
     error::RemoteError,
     http::HttpSender,
 };
-use crate::index::{IndexError, MAX_DIMENSIONS};
+use crate::index::MAX_DIMENSIONS;
 use countersign_config::ModelEndpoint;
 use countersign_domain::text::truncate;
 use countersign_runtime::background;
@@ -58,7 +58,7 @@ impl Embedder {
     ///
     /// # Errors
     /// Fails if the file can neither be read nor created.
-    pub fn new(endpoint: &ModelEndpoint, cache: &Path) -> Result<Arc<Self>, IndexError> {
+    pub fn new(endpoint: &ModelEndpoint, cache: &Path) -> rusqlite::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             url: endpoint.url.clone(),
             model: endpoint.model.clone(),
