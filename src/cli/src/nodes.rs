@@ -1,12 +1,41 @@
 //! `nodes`: lists the gateways of one store, over REST.
 
+use serde::Deserialize;
+
 use super::{
     args::ConnectArgs,
     client,
     exit::{Exit, Failure},
     output::{Output, Style, print_note},
 };
-use countersign_rest::nodes::{NodeInfo, NodeList};
+
+#[derive(Deserialize)]
+struct NodeList {
+    nodes: Vec<Node>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Node {
+    id: String,
+    epoch: u64,
+    url: String,
+    version: String,
+    started_at: String,
+    lease_until: Option<String>,
+    live: bool,
+    leads: bool,
+    #[serde(rename = "here")]
+    is_self: bool,
+    running: u64,
+    same_configuration: Option<bool>,
+    #[serde(default)]
+    unreachable: Vec<String>,
+    #[serde(default)]
+    only_here: Vec<String>,
+    #[serde(default)]
+    breakers_open: Vec<String>,
+}
 
 pub fn run(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
     client::run(args, async |client| {
@@ -25,7 +54,7 @@ pub fn run(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
     })
 }
 
-fn print(node: &NodeInfo, out: &mut Output) -> Result<(), Failure> {
+fn print(node: &Node, out: &mut Output) -> Result<(), Failure> {
     let (style, word) = if node.live { (Style::Green, "up") } else { (Style::Red, "gone") };
     out.write_styled(Style::Bold, &node.id)?;
     out.write_text("  ")?;
@@ -44,7 +73,7 @@ fn print(node: &NodeInfo, out: &mut Output) -> Result<(), Failure> {
     }
     for (finding, servers) in [
         ("it cannot reach", &node.unreachable),
-        ("no other node reaches", &node.exclusive_servers),
+        ("no other node reaches", &node.only_here),
         ("its circuit breaker is open for", &node.breakers_open),
     ] {
         if !servers.is_empty() {

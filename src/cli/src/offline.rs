@@ -34,14 +34,14 @@ use countersign_upstream::{Names, is_tool_allowed};
 
 /// A decision of the policy, as a gateway returns it, with the facts that could not be known.
 #[derive(Serialize)]
-pub struct OfflineDecision {
+struct OfflineDecision {
     #[serde(flatten)]
-    pub decision: PolicyTest,
-    pub unknown: Vec<String>,
+    decision: PolicyTest,
+    unknown: Vec<String>,
 }
 
-/// Answers a `POST /api/policy/test`.
-pub fn test_policy(config: &Config, request: PolicyTestRequest) -> Result<OfflineDecision, Failure> {
+/// Answers a `POST /api/policy/test`, as JSON.
+pub fn test_policy(config: &Config, request: PolicyTestRequest) -> Result<String, Failure> {
     let mut unknown = Vec::new();
     let location = StoreLocation::configured(&config.data, config.store_server())?;
     let records = location.reviewer_records()?.unwrap_or_else(|| {
@@ -63,7 +63,9 @@ pub fn test_policy(config: &Config, request: PolicyTestRequest) -> Result<Offlin
         return Err(Failure::new(Exit::Usage, message));
     };
     let table = offline.table(tool, &mut unknown)?;
-    Ok(OfflineDecision { decision: request.evaluate(&table)?, unknown })
+    let tested = request.evaluate(&table)?;
+    serde_json::to_string(&OfflineDecision { decision: tested, unknown })
+        .map_err(|error| Failure::new(Exit::Internal, error))
 }
 
 struct OfflinePolicy<'a> {

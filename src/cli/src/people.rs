@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use percent_encoding::percent_decode_str;
+use serde::Deserialize;
 use serde_json::json;
 
 use super::{
@@ -18,7 +19,6 @@ use super::{
 };
 use countersign_config::load::StoreSettings;
 use countersign_domain::principal::{is_subject_name, subject_client_name, subject_name};
-use countersign_rest::absence::{AbsenceState, OwnAbsence};
 use countersign_store::{keys::ApiKey, people::StoredPerson};
 
 pub fn run(args: &DataCommands<PeopleCommand>, out: &mut Output) -> Result<Exit, Failure> {
@@ -127,13 +127,25 @@ fn print_people(people: &[StoredPerson], out: &mut Output) -> Result<(), Failure
     Ok(print_table(headings, people.iter().map(row).collect(), None, out)?)
 }
 
+#[derive(Deserialize)]
+struct AbsenceState {
+    absence: Option<OwnAbsence>,
+    groups: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct OwnAbsence {
+    deputy: String,
+    until: String,
+}
+
 /// Sets the caller's own absence.
 fn set_absence(args: &AwayArgs, out: &mut Output) -> Result<Exit, Failure> {
     let body = json!({ "until": args.until, "deputy": args.deputy });
     client::run(&args.connect, async |client| {
         let answer = client.put(&["account", "absence"], &body).await?;
-        client.print(&answer, out, |AbsenceState { absence, groups, .. }, out| {
-            let Some(OwnAbsence { deputy, until, .. }) = absence else {
+        client.print(&answer, out, |AbsenceState { absence, groups }, out| {
+            let Some(OwnAbsence { deputy, until }) = absence else {
                 return Ok(out.write_line("The absence has ended already.")?);
             };
             if groups.is_empty() {

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{
@@ -18,12 +19,11 @@ use super::{
     read_input,
 };
 use countersign_config::{Config, units::show_duration};
-use countersign_domain::changes::{Editing, OnExpiry, OnReview, Terms};
-use countersign_rest::{
-    policy::{PolicyTest, PolicyTestRequest, TestSubject, TestedPrincipal},
-    policy_rules::{PolicyInForce, RuleSetting},
+use countersign_domain::{
+    changes::{Editing, OnExpiry, OnReview, Terms},
+    policy::StandingRule,
 };
-use countersign_store::rule_counts::VerdictTotals;
+use countersign_rest::policy::{PolicyTestRequest, TestedPrincipal};
 
 pub fn run(args: &GatewayCommands<PolicyCommand>, out: &mut Output) -> Result<Exit, Failure> {
     let test = match &args.command {
@@ -31,50 +31,83 @@ pub fn run(args: &GatewayCommands<PolicyCommand>, out: &mut Output) -> Result<Ex
         PolicyCommand::Rules => return client::run(&args.connect, async |client| list_rules(&client, out).await),
     };
     let request = test_request(test)?;
-    let Some(config) = offline_config(&args.connect)? else {
-        let body = serde_json::to_string(&request).map_err(|error| Failure::new(Exit::Internal, error))?;
-        return client::run(&args.connect, async |client| {
-            let answer = client.post_text(&["policy", "test"], body).await?;
-            client.print(&answer, out, |decision: PolicyTest, out| print_decision(&decision, &[], out))
-        });
+    let answer = match offline_config(&args.connect)? {
+        None => {
+            let body = serde_json::to_string(&request).map_err(|error| Failure::new(Exit::Usage, error))?;
+            client::run(&args.connect, async |client| client.post_text(&["policy", "test"], body).await?.json_line())?
+        }
+        Some(config) => {
+            print_note(&format!(
+                "No gateway runs on {}: this answer comes from the configuration and the store.",
+                config.data.display()
+            ));
+            offline::test_policy(&config, request)?
+        }
     };
-    print_note(&format!(
-        "No gateway runs on {}: this answer comes from the configuration and the store.",
-        config.data.display()
-    ));
-    let answer = offline::test_policy(&config, request)?;
     if args.connect.json {
-        let json = serde_json::to_string(&answer).map_err(|error| Failure::new(Exit::Internal, error))?;
-        out.write_json(&json)?;
+        out.write_json(&answer)?;
     } else {
-        print_decision(&answer.decision, &answer.unknown, out)?;
+        let decision = serde_json::from_str(&answer);
+        print_decision(&decision.map_err(|error| Failure::new(Exit::Internal, error))?, out)?;
     }
     Ok(Exit::Ok)
 }
 
-/// Describes the numbers of decisions that are not zero.
-fn describe_totals(totals: VerdictTotals) -> String {
-    let numbers = [(totals.allowed, "allowed"), (totals.reviewed, "reviewed"), (totals.denied, "denied")];
-    let parts: Vec<String> =
-        numbers.iter().filter(|(count, _)| *count > 0).map(|(count, name)| format!("{count} {name}")).collect();
-    if parts.is_empty() { "decided no call in 30 days".to_owned() } else { parts.join(", ") }
+/// The policy in force, as `GET /api/policy` describes it.
+#[derive(Deserialize)]
+struct PolicyInForce {
+    mode: String,
+    default: String,
+    decided: DecisionCounts,
+    rules: Vec<PolicyRule>,
+}
+
+#[derive(Deserialize)]
+struct PolicyRule {
+    label: String,
+    then: String,
+    settings: Vec<RuleSetting>,
+    decided: DecisionCounts,
+}
+
+#[derive(Deserialize)]
+struct RuleSetting {
+    key: String,
+    value: String,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+struct DecisionCounts {
+    allowed: u64,
+    reviewed: u64,
+    denied: u64,
+}
+
+impl DecisionCounts {
+    /// Describes the numbers that are not zero.
+    fn describe(self) -> String {
+        let numbers = [(self.allowed, "allowed"), (self.reviewed, "reviewed"), (self.denied, "denied")];
+        let parts: Vec<String> =
+            numbers.iter().filter(|(count, _)| *count > 0).map(|(count, name)| format!("{count} {name}")).collect();
+        if parts.is_empty() { "decided no call in 30 days".to_owned() } else { parts.join(", ") }
+    }
 }
 
 async fn list_rules(client: &Client, out: &mut Output) -> Result<Exit, Failure> {
     let answer = client.get(&["policy"], &[]).await?;
-    client.print(&answer, out, |PolicyInForce { mode, default, decided, rules, .. }, out| {
+    client.print(&answer, out, |PolicyInForce { mode, default, decided, rules }, out| {
         if mode == "simulate" {
             out.write_styled_line(Style::Yellow, "policy.mode is simulate: every call goes through")?;
         }
         for (rule, number) in rules.iter().zip(1..) {
-            out.write_line(&format!("{number:>3}  {:<6}  {}", rule.then.as_str(), rule.label))?;
+            out.write_line(&format!("{number:>3}  {:<6}  {}", rule.then, rule.label))?;
             for RuleSetting { key, value } in &rule.settings {
                 out.write_line(&format!("       {key}: {value}"))?;
             }
-            out.write_styled_line(Style::Dim, &format!("       {}", describe_totals(rule.decided)))?;
+            out.write_styled_line(Style::Dim, &format!("       {}", rule.decided.describe()))?;
         }
         out.write_line(&format!("     policy.default: {default}"))?;
-        Ok(out.write_styled_line(Style::Dim, &format!("       {}", describe_totals(decided)))?)
+        Ok(out.write_styled_line(Style::Dim, &format!("       {}", decided.describe()))?)
     })
 }
 
@@ -134,23 +167,39 @@ pub fn read_arguments(given: Option<&str>) -> Result<Box<RawValue>, Failure> {
         .map_err(|error| usage(format!("--arguments is not JSON: {error}; write '{{\"path\": \"a.txt\"}}'")))
 }
 
-/// Prints a decision, with the facts that could not be known without a gateway.
-fn print_decision(decision: &PolicyTest, unknown: &[String], out: &mut Output) -> Result<(), Failure> {
-    let verdict = decision.verdict.as_str();
-    out.write_styled(verdict_style(verdict), verdict)?;
-    let (TestSubject::Tool(name) | TestSubject::Resource(name) | TestSubject::Prompt(name) | TestSubject::Method(name)) =
-        &decision.subject;
-    out.write_line(&format!("  {} / {name}", decision.server))?;
+/// The answer of `POST /api/policy/test`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PolicyDecision {
+    #[serde(alias = "resource", alias = "prompt", alias = "method")]
+    tool: String,
+    server: String,
+    verdict: String,
+    rule: Option<String>,
+    standing_rule: Option<StandingRule>,
+    reason: String,
+    mark: Option<String>,
+    terms: Option<Terms>,
+    simulated: bool,
+    listed: bool,
+    /// Facts that could not be known without a gateway.
+    #[serde(default)]
+    unknown: Vec<String>,
+}
+
+fn print_decision(decision: &PolicyDecision, out: &mut Output) -> Result<(), Failure> {
+    out.write_styled(verdict_style(&decision.verdict), &decision.verdict)?;
+    out.write_line(&format!("  {} / {}", decision.server, decision.tool))?;
     let decider = match (&decision.standing_rule, &decision.rule) {
         (Some(rule), _) => format!("standing rule {}", rule.id),
-        (None, Some(rule)) => rule.to_string(),
+        (None, Some(rule)) => rule.clone(),
         (None, None) if decision.mark.is_some() => "the tool's definition".to_owned(),
         (None, None) => "policy.default".to_owned(),
     };
     out.write_line(&format!("  decided by  {decider}"))?;
     out.write_line(&format!("  because     {}", decision.reason))?;
-    if let Some(mark) = decision.mark {
-        out.write_line(&format!("  marked      {}", <&str>::from(mark)))?;
+    if let Some(mark) = &decision.mark {
+        out.write_line(&format!("  marked      {mark}"))?;
     }
     if let Some(terms) = &decision.terms {
         for line in describe_terms(terms) {
@@ -160,7 +209,7 @@ fn print_decision(decision: &PolicyTest, unknown: &[String], out: &mut Output) -
     if !decision.listed {
         out.write_line("  listed      no: every call of this principal is denied")?;
     }
-    for line in unknown {
+    for line in &decision.unknown {
         out.write_styled_line(Style::Yellow, &format!("  not known   {line}"))?;
     }
     if decision.simulated {

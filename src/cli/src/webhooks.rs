@@ -12,8 +12,6 @@ use super::{
     output::{Output, Style, one_line, print_note},
 };
 use countersign_domain::text::plural;
-use countersign_rest::webhooks::{RetryResult, WebhookDeliveryPage};
-use countersign_store::webhooks::DeliveryState;
 
 /// Longer than a receiver may take, which is at most five minutes.
 const MAX_TEST_TIME: Duration = Duration::from_secs(305);
@@ -30,7 +28,7 @@ pub fn run(args: &DefaultedGatewayCommands<WebhooksCommand>, out: &mut Output) -
         }
         Some(WebhooksCommand::Retry { name }) => {
             let answer = client.post(&["webhooks", name, "retry"], &json!({})).await?;
-            client.print(&answer, out, |RetryResult { again }, out| {
+            client.print(&answer, out, |RetryResponse { again }, out| {
                 Ok(out.write_line(&format!(
                     "Pending deliveries are sent now; {again} that were given up are tried again."
                 ))?)
@@ -79,23 +77,43 @@ fn print_webhooks(WebhookList { webhooks }: WebhookList, out: &mut Output) -> Re
     Ok(())
 }
 
-fn print_deliveries(
-    WebhookDeliveryPage { deliveries, .. }: WebhookDeliveryPage,
-    out: &mut Output,
-) -> Result<(), Failure> {
+#[derive(Deserialize)]
+struct DeliveryPage {
+    deliveries: Vec<Delivery>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Delivery {
+    id: u64,
+    #[serde(rename = "type")]
+    kind: String,
+    subject: String,
+    state: String,
+    attempts: u32,
+    error: Option<String>,
+    taken_at: String,
+}
+
+fn print_deliveries(DeliveryPage { deliveries }: DeliveryPage, out: &mut Output) -> Result<(), Failure> {
     for delivery in &deliveries {
-        let style = match delivery.state {
-            DeliveryState::Delivered => Style::Green,
-            DeliveryState::Waiting => Style::Yellow,
-            DeliveryState::GivenUp => Style::Red,
+        let style = match delivery.state.as_str() {
+            "delivered" => Style::Green,
+            "waiting" => Style::Yellow,
+            _ => Style::Red,
         };
         out.write_text(&format!("{:>8}  {}  ", delivery.id, delivery.taken_at))?;
-        out.write_styled(style, &format!("{:<9}", delivery.state.as_str()))?;
+        out.write_styled(style, &format!("{:<9}", delivery.state))?;
         let attempts = plural(delivery.attempts, "attempt");
         let error = delivery.error.as_ref().map(|error| format!("  {error}")).unwrap_or_default();
         out.write_line(&format!("  {}  {}  {attempts}{error}", delivery.kind, delivery.subject))?;
     }
     Ok(())
+}
+
+#[derive(Deserialize)]
+struct RetryResponse {
+    again: u64,
 }
 
 async fn test(client: &Client, name: &str, out: &mut Output) -> Result<Exit, Failure> {

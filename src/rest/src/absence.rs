@@ -23,12 +23,12 @@ use countersign_protocol::ErrorKind;
 use countersign_store::{keys::Credentials, unread_result_error};
 
 /// An absence of the caller.
-#[derive(Clone, Serialize, Deserialize, ToSchema)]
-pub struct OwnAbsence {
+#[derive(Clone, Serialize, ToSchema)]
+pub(super) struct OwnAbsence {
     /// The name of the deputy.
-    pub deputy: String,
+    deputy: String,
     since: Timestamp,
-    pub until: Timestamp,
+    until: Timestamp,
 }
 
 /// An absent person whose deputy the caller is.
@@ -86,7 +86,7 @@ fn find_own(store: &dyn Credentials, principal: &Principal, now: Timestamp) -> R
 }
 
 /// A person whom the caller can name as their deputy.
-#[derive(Serialize, Deserialize, ToSchema)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct PossibleDeputy {
     name: String,
@@ -96,13 +96,13 @@ struct PossibleDeputy {
 }
 
 /// The caller's absence, and the people who can be their deputy.
-#[derive(Serialize, Deserialize, ToSchema)]
-pub struct AbsenceState {
+#[derive(Serialize, ToSchema)]
+struct AbsenceState {
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub absence: Option<OwnAbsence>,
+    absence: Option<OwnAbsence>,
     deputies: Vec<PossibleDeputy>,
     /// The groups for which a deputy may decide: those of `policy.groups` that list the caller by name.
-    pub groups: Vec<String>,
+    groups: Vec<String>,
 }
 
 #[derive(Deserialize, ToSchema)]

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use actix_web::{HttpResponse, web};
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{Caller, Problem, json_ok};
@@ -12,50 +12,45 @@ use countersign_review::Changes;
 use countersign_store::nodes::Node;
 
 /// A gateway of the store.
-#[derive(Serialize, Deserialize, ToSchema)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Node)]
-pub struct NodeInfo {
+struct NodeInfo {
     /// The id of its data directory.
-    pub id: String,
+    id: String,
     /// Increases whenever the node joins, after a restart or after its lease expired.
     #[schema(minimum = 1)]
-    pub epoch: u64,
+    epoch: u64,
     /// The address of its endpoints; empty until the node has announced it.
-    pub url: String,
-    pub version: String,
-    pub started_at: Timestamp,
+    url: String,
+    version: String,
+    started_at: Timestamp,
     /// The end of its lease by the clock of the store; `null` if no other gateway can serve the store.
     #[schema(required)]
-    pub lease_until: Option<Timestamp>,
-    pub live: bool,
+    lease_until: Option<Timestamp>,
+    live: bool,
     /// `true` for the leader, which runs the tasks of the store.
-    pub leads: bool,
+    leads: bool,
     /// `true` for the node that responds.
     #[serde(rename = "here")]
-    pub is_self: bool,
+    is_self: bool,
     /// Number of changes that the node runs.
-    pub running: u64,
+    running: u64,
     /// `true` if its configuration is that of the node that responds, or `null` if the versions differ.
     #[schema(required)]
-    pub same_configuration: Option<bool>,
+    same_configuration: Option<bool>,
     /// Servers that the node does not reach.
-    #[serde(default)]
-    #[schema(required)]
-    pub unreachable: Vec<String>,
+    unreachable: Vec<String>,
     /// Servers that only this node of the list reaches; empty if no other node is live.
-    #[serde(rename = "onlyHere", default)]
-    #[schema(required)]
-    pub exclusive_servers: Vec<String>,
+    #[serde(rename = "onlyHere")]
+    exclusive_servers: Vec<String>,
     /// Servers with an open circuit breaker.
-    #[serde(default)]
-    #[schema(required)]
-    pub breakers_open: Vec<String>,
+    breakers_open: Vec<String>,
 }
 
-#[derive(Serialize, Deserialize, ToSchema)]
-pub struct NodeList {
-    pub nodes: Vec<NodeInfo>,
+#[derive(Serialize, ToSchema)]
+struct NodeList {
+    nodes: Vec<NodeInfo>,
 }
 
 /// Lists the gateways that share the store of this one.

@@ -60,35 +60,35 @@ impl Body for PolicyTestRequest {
 }
 
 /// The decision of the policy about the call.
-#[derive(Serialize, Deserialize, ToSchema)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyTest {
     #[serde(flatten)]
-    pub subject: TestSubject,
-    pub server: String,
+    subject: TestSubject,
+    server: String,
     /// The verdict of the policy, even if it is not enforced.
-    pub verdict: Verdict,
+    verdict: Verdict,
     /// The rule of the configuration that decided; `null` if `policy.default` or a standing rule did.
     #[schema(required)]
-    pub rule: Option<Arc<str>>,
+    rule: Option<Arc<str>>,
     /// The standing rule that decided.
     #[schema(required)]
-    pub standing_rule: Option<Arc<StandingRule>>,
-    pub reason: Arc<str>,
+    standing_rule: Option<Arc<StandingRule>>,
+    reason: Arc<str>,
     /// The reason why every call of the tool is reviewed regardless of the policy.
     #[schema(required)]
-    pub mark: Option<AcceptanceMark>,
+    mark: Option<AcceptanceMark>,
     /// The terms of a review.
     #[schema(required)]
-    pub terms: Option<Arc<Terms>>,
+    terms: Option<Arc<Terms>>,
     /// `true` if the policy is not enforced.
-    pub simulated: bool,
+    simulated: bool,
     /// `true` if the principal's list has the tool.
-    pub listed: bool,
+    listed: bool,
 }
 
 /// The subject of the test.
-#[derive(Serialize, Deserialize, ToSchema)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TestSubject {
     Tool(String),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use actix_web::{HttpResponse, web};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{Caller, Problem, json_ok};
@@ -18,14 +18,14 @@ use countersign_store::rule_counts::VerdictTotals;
 const MAX_TOOLS: usize = 30;
 
 /// A key of a rule with its value as YAML.
-#[derive(Serialize, Deserialize, ToSchema)]
-pub struct RuleSetting {
-    pub key: String,
-    pub value: String,
+#[derive(Serialize, ToSchema)]
+struct RuleSetting {
+    key: &'static str,
+    value: String,
 }
 
 /// The tools whose calls a rule may decide.
-#[derive(Default, Serialize, Deserialize, ToSchema)]
+#[derive(Default, Serialize, ToSchema)]
 #[schema(as = RuleTools)]
 struct CoveredTools {
     count: usize,
@@ -40,30 +40,30 @@ impl CoveredTools {
 }
 
 /// A rule of the policy.
-#[derive(Serialize, Deserialize, ToSchema)]
-pub struct PolicyRule {
+#[derive(Serialize, ToSchema)]
+struct PolicyRule {
     /// The name, or `rule 3` for the third rule.
-    pub label: String,
-    pub then: Verdict,
+    label: String,
+    then: Verdict,
     /// The other keys that are set, as in the file.
-    pub settings: Vec<RuleSetting>,
-    pub decided: VerdictTotals,
+    settings: Vec<RuleSetting>,
+    decided: VerdictTotals,
     tools: CoveredTools,
 }
 
 /// The policy in force.
-#[derive(Serialize, Deserialize, ToSchema)]
-pub struct PolicyInForce {
+#[derive(Serialize, ToSchema)]
+struct PolicyInForce {
     /// `enforce` or `simulate`.
-    pub mode: String,
+    mode: &'static str,
     /// `policy.default`
-    pub default: String,
+    default: &'static str,
     /// The calls that the default decided.
-    pub decided: VerdictTotals,
+    decided: VerdictTotals,
     /// The tools for which the default may decide.
     tools: CoveredTools,
     /// The rules, in order.
-    pub rules: Vec<PolicyRule>,
+    rules: Vec<PolicyRule>,
 }
 
 /// Returns the rules of the policy in force, in order, with what each decided in the last 30 days.
@@ -104,14 +104,14 @@ fn policy_in_force(policy: &Policy, table: &RouteTable, totals: &BTreeMap<String
         settings: rule_settings(rule, index + 1, review)
             .into_iter()
             .filter(|(key, _)| !matches!(*key, "name" | "then"))
-            .map(|(key, value)| RuleSetting { key: key.to_owned(), value })
+            .map(|(key, value)| RuleSetting { key, value })
             .collect(),
         decided: decided(&rule.identity),
         tools: CoveredTools::new(tools_by_rule.get(&*rule.label).unwrap_or(&BTreeSet::new())),
     });
     PolicyInForce {
-        mode: <&str>::from(mode).to_owned(),
-        default: default.as_str().to_owned(),
+        mode: mode.into(),
+        default: default.as_str(),
         decided: decided(DEFAULT_IDENTITY),
         tools: CoveredTools::new(&default_tools),
         rules: rules.collect(),

@@ -38,16 +38,16 @@ impl Body for PreviewTestRequest {
 }
 
 /// The preview that a change with this call would have.
-#[derive(Serialize, Deserialize, ToSchema)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PreviewTest {
     server: String,
     tool: String,
-    pub operation: Operation,
-    pub target: Target,
-    pub summary: String,
-    pub preview: PreviewNote,
-    pub diff: Diff,
+    operation: Operation,
+    target: Target,
+    summary: String,
+    preview: PreviewNote,
+    diff: Diff,
 }
 
 /// Previews a call without proposing it.

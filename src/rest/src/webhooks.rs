@@ -1,7 +1,7 @@
 //! Webhooks and their deliveries.
 
 use actix_web::{HttpRequest, HttpResponse, web};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{Caller, Problem, Query, json_ok, page::PageParams, path_name};
@@ -20,10 +20,10 @@ pub async fn list(_: Caller, webhooks: web::Data<Webhooks>) -> HttpResponse {
     json_ok(&WebhookList { webhooks: webhooks.list() })
 }
 
-#[derive(Serialize, Deserialize, ToSchema)]
+#[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct WebhookDeliveryPage {
-    pub deliveries: Vec<Delivery>,
+struct WebhookDeliveryPage {
+    deliveries: Vec<Delivery>,
     #[schema(required)]
     next_cursor: Option<String>,
 }
@@ -50,11 +50,11 @@ pub async fn deliveries(
     Ok(json_ok(&WebhookDeliveryPage { deliveries, next_cursor }))
 }
 
-#[derive(Serialize, Deserialize, ToSchema)]
+#[derive(Serialize, ToSchema)]
 #[schema(as = WebhookRetried)]
-pub struct RetryResult {
+struct RetryResult {
     /// The number of given up deliveries that wait again.
-    pub again: usize,
+    again: usize,
 }
 
 /// Retries all waiting and given up deliveries of a webhook at once.

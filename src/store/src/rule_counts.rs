@@ -1,13 +1,13 @@
 //! Stores the hourly counts of the calls that each rule of the policy decided.
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::StoreError;
 
 /// The calls that a rule decided, by verdict.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(
     as = DecisionCounts,
     description = "The tool calls of the last 30 days by verdict, and other requests that were denied."

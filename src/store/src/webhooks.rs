@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use strum::{EnumString, IntoStaticStr};
 use utoipa::ToSchema;
 
@@ -14,7 +14,7 @@ use countersign_domain::changes::Claimant;
 pub const MAX_FINISHED_DELIVERIES: u64 = 1000;
 
 /// The state of a delivery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, EnumString, IntoStaticStr, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, EnumString, IntoStaticStr, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum DeliveryState {
@@ -25,7 +25,7 @@ pub enum DeliveryState {
 }
 
 impl DeliveryState {
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         self.into()
     }
 
@@ -65,7 +65,7 @@ pub struct AttemptResult {
 }
 
 /// A delivery as the API lists it.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = WebhookDelivery)]
 pub struct Delivery {

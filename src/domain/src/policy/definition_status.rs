@@ -1,6 +1,6 @@
 //! The status of a tool's definition.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use strum::IntoStaticStr;
 use utoipa::ToSchema;
 
@@ -45,7 +45,7 @@ impl DefinitionStatus {
 }
 
 /// The reason why a tool is reviewed regardless of the rules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, IntoStaticStr, ToSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
 pub enum AcceptanceMark {

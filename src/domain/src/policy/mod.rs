@@ -41,7 +41,7 @@ pub mod verdict_counts;
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use strum::{IntoStaticStr, VariantArray};
 use utoipa::ToSchema;
 
@@ -65,9 +65,7 @@ use crate::changes::{ReviewNote, Terms};
 use countersign_protocol::annotations::ToolAnnotations;
 
 /// The verdict on a call, in order of strictness.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, IntoStaticStr, VariantArray, ToSchema,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, IntoStaticStr, VariantArray, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 #[schema(as = PolicyVerdict)]
