@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use actix_web::{HttpRequest, HttpResponse, web};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{Caller, Problem, json_ok, json_ok_sized, path_id};
@@ -11,9 +11,9 @@ use countersign_domain::changes::Change;
 use countersign_protocol::ErrorKind;
 use countersign_review::{Bundle, Changes};
 
-#[derive(Serialize, Deserialize, ToSchema)]
-pub struct BundleList {
-    pub bundles: Vec<Bundle>,
+#[derive(Serialize, ToSchema)]
+struct BundleList {
+    bundles: Vec<Bundle>,
 }
 
 /// A bundle with the changes that wait for a decision, in the order of their proposals.

@@ -9,7 +9,7 @@ use std::{
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::{SignedDuration, Timestamp};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{Changes, store_error};
@@ -23,7 +23,7 @@ const MAX_PROPOSALS: usize = 200;
 const MAX_CONCURRENT_READS: usize = 8;
 
 /// Changes of one principal that wait for a decision and were proposed shortly after one another.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Bundle {
     /// The id of its first change, which stays when that change is decided.

@@ -7,16 +7,15 @@ mod edit;
 mod editor;
 mod feed;
 mod forms;
-mod page;
 pub mod render;
 mod rows;
 mod screen;
 mod watch;
 
 use jiff::Timestamp;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
-use self::page::ChangePage;
 use super::{
     args::{
         GatewayCommands,
@@ -64,6 +63,18 @@ pub fn run(args: &GatewayCommands<ChangesCommand>, out: &mut Output) -> Result<E
     })
 }
 
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ChangePage {
+    changes: Vec<Box<serde_json::value::RawValue>>,
+    next_cursor: Option<String>,
+    #[serde(default)]
+    counts: serde_json::Map<String, Value>,
+}
+
+/// The maximum number of changes in one request.
+const PAGE_SIZE: usize = 100;
+
 async fn list(
     client: &Client,
     status: &[String],
@@ -76,21 +87,23 @@ async fn list(
         all if all.iter().any(|s| s == "all") => None,
         some => Some(some.join(",")),
     };
-    let filters = [
-        ("principal", filters.principal.clone()),
-        ("tool", filters.tool.clone()),
-        ("server", filters.server.clone()),
-        ("q", filters.search.clone()),
-        ("since", filters.since.map(|at| at.to_string())),
-        ("until", filters.until.map(|at| at.to_string())),
+    let (since, until) = (filters.since.map(|at| at.to_string()), filters.until.map(|at| at.to_string()));
+    let parameters = [
+        ("status", states.as_deref()),
+        ("principal", filters.principal.as_deref()),
+        ("tool", filters.tool.as_deref()),
+        ("server", filters.server.as_deref()),
+        ("q", filters.search.as_deref()),
+        ("since", since.as_deref()),
+        ("until", until.as_deref()),
     ];
-    let filters: Vec<(&str, String)> = filters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
-    let is_inbox = status.is_empty() && filters.is_empty();
-    let parameters: Vec<(&str, String)> = states.map(|states| ("status", states)).into_iter().chain(filters).collect();
-    let mut result = ChangePage::default();
+    let mut result = ChangePage { changes: Vec::new(), next_cursor: None, counts: serde_json::Map::new() };
     loop {
-        let remaining = limit - result.changes.len();
-        let page = ChangePage::fetch(client, &parameters, remaining, result.next_cursor.as_deref()).await?;
+        let page_size = (limit - result.changes.len()).min(PAGE_SIZE).to_string();
+        let mut query = vec![("limit", page_size.as_str())];
+        query.extend(parameters.iter().filter_map(|(name, value)| value.map(|value| (*name, value))));
+        query.extend(result.next_cursor.as_deref().map(|c| ("cursor", c)));
+        let page: ChangePage = client.get(&["changes"], &query).await?.read()?;
         let is_empty = page.changes.is_empty();
         result.changes.extend(page.changes);
         (result.next_cursor, result.counts) = (page.next_cursor, page.counts);
@@ -104,8 +117,13 @@ async fn list(
         out.write_json(&page.to_string())?;
         return Ok(Exit::Ok);
     }
-    let changes = result.parse()?;
+    let changes: Vec<Change> = result
+        .changes
+        .iter()
+        .map(|raw| Change::from_json(raw.get()).map_err(client::unexpected_response))
+        .collect::<Result<_, _>>()?;
     if changes.is_empty() {
+        let is_inbox = status.is_empty() && parameters.iter().skip(1).all(|(_, value)| value.is_none());
         print_note(if is_inbox { "You're all caught up: nothing waits for a decision." } else { "No such changes." });
     } else {
         render::print_list(&changes, Timestamp::now(), out)?;

@@ -11,12 +11,12 @@ use ratatui::{
 
 use super::{
     keys::HELP,
-    model::{App, DecisionResult, Question, Row},
+    model::{App, DecisionResult, ListedChange, Question, Row},
     paint::{Theme, truncate},
 };
 use crate::{changes::render, moment::format_duration, output::columns};
 use countersign_domain::{
-    changes::{Change, ChangeState, ReviewVerdict, visible::has_hidden},
+    changes::{ChangeState, ReviewVerdict, VerificationOutcome, visible::has_hidden},
     text::plural,
 };
 
@@ -147,7 +147,7 @@ fn padded(text: &str, width: usize, theme: Theme) -> String {
     text + &" ".repeat(pad)
 }
 
-fn change_row(app: &App, entry: &Change, width: u16) -> Line<'static> {
+fn change_row(app: &App, entry: &ListedChange, width: u16) -> Line<'static> {
     let theme = app.theme;
     let is_wide = width >= 70;
     let selected = if app.selected.contains(&entry.id) { "x" } else { " " };
@@ -172,7 +172,7 @@ fn change_row(app: &App, entry: &Change, width: u16) -> Line<'static> {
     if entry.duplicate_of.is_some() {
         pieces.push(("duplicate ".to_owned(), theme.warn()));
     }
-    if entry.differs_from_approval() {
+    if entry.verification.as_ref().is_some_and(|verification| verification.verified == VerificationOutcome::Differs) {
         pieces.push(("differs ".to_owned(), theme.bad()));
     }
     if let Some(mark) = entry.review.as_ref().and_then(|review| review.mark.as_deref()) {

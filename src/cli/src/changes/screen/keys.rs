@@ -3,7 +3,7 @@
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::json;
 
-use super::model::{Action, App, Prompt, Question};
+use super::model::{Action, App, ListedChange, Prompt, Question};
 use crate::output::{Style, indented};
 use countersign_domain::changes::{Change, ChangeState, Editing, ReviewVerdict};
 
@@ -226,7 +226,9 @@ impl App {
             ChangeState::Pending if change.preview.failed.is_some() => {
                 self.report_problem("The preview failed. W approves without preview, f tries again.")
             }
-            ChangeState::Pending if !self.is_fully_seen(change) => self.ask(Question::UnreadDiff),
+            ChangeState::Pending if !self.is_fully_seen(&ListedChange::from_change(change)) => {
+                self.ask(Question::UnreadDiff)
+            }
             ChangeState::Pending => self.approve_shown(change),
             state => self.report_wrong_state("approve", state),
         }
@@ -234,7 +236,7 @@ impl App {
 
     /// Returns `true` and reports why if somebody else has to approve the change.
     fn report_approval_barrier(&mut self, change: &Change) -> bool {
-        let barrier = self.me.approval_barrier(change, self.now);
+        let barrier = self.me.approval_barrier(&ListedChange::from_change(change), self.now);
         if let Some(barrier) = &barrier {
             self.set_status(Style::Red, barrier.as_str());
         }
@@ -357,12 +359,12 @@ impl App {
     }
 
     /// Returns the selected changes in the order of the list.
-    pub(super) fn selected_changes(&self) -> Vec<&Change> {
+    pub(super) fn selected_changes(&self) -> Vec<&ListedChange> {
         self.changes.iter().filter(|entry| self.selected.contains(&entry.id)).collect()
     }
 
     /// Returns `true` if exactly this version was shown down to the end of its diff.
-    pub fn is_fully_seen(&self, entry: &Change) -> bool {
+    pub fn is_fully_seen(&self, entry: &ListedChange) -> bool {
         let seen = self.fully_seen.get(&entry.id);
         seen.is_some_and(|(version, digest)| (*version, digest) == (entry.version, &entry.digest))
     }

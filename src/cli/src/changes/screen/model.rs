@@ -4,32 +4,17 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::Timestamp;
-use serde_json::{Value, value::RawValue};
+use serde_json::Value;
 
 pub use super::types::*;
 use super::{detail, diff::DiffLayout, paint::Theme, search};
 use crate::{changes::decision_body, client::CurrentUser, output::Style};
-use countersign_domain::changes::{Change, ChangeState, Diff, ReviewVerdict, Verification};
-use countersign_review::Bundle;
+use countersign_domain::changes::{Change, ChangeState, ReviewVerdict};
 
 /// Maximum number of changes that are kept in memory. A search finds further changes.
 pub const MAX_LISTED: usize = 1000;
 /// The minimum width of a terminal on which diffs are split by default.
 const MIN_SPLIT_COLUMNS: u16 = 120;
-
-/// Removes what only a shown change needs, so that a long list takes little memory.
-fn without_contents(change: Change) -> Change {
-    Change {
-        arguments: Box::<RawValue>::default().into(),
-        proposed_arguments: None,
-        diff: Diff::default(),
-        previous_diff: None,
-        dialogue: None,
-        result: None,
-        verification: change.verification.as_ref().map(Verification::without_details),
-        ..change
-    }
-}
 
 /// The state of the inbox.
 #[derive(Debug, Default)]
@@ -38,8 +23,7 @@ pub struct App {
     pub me: CurrentUser,
     pub now: Timestamp,
     pub size: (u16, u16),
-    /// The changes of the list, without their contents.
-    pub changes: Vec<Change>,
+    pub changes: Vec<ListedChange>,
     pub counts: BTreeMap<ChangeState, u64>,
     pub has_more: bool,
     pub is_loading: bool,
@@ -48,7 +32,7 @@ pub struct App {
     pub view_index: usize,
     pub grouping: Grouping,
     pub search: String,
-    pub bundles: Vec<Bundle>,
+    pub bundles: Vec<ListedBundle>,
     pub rows: Vec<Row>,
     /// The index of the row under the cursor.
     pub cursor: usize,
@@ -100,7 +84,7 @@ impl App {
     }
 
     /// Returns the change under the cursor.
-    pub fn at_cursor(&self) -> Option<&Change> {
+    pub fn at_cursor(&self) -> Option<&ListedChange> {
         match self.rows.get(self.cursor) {
             Some(Row::Change(at)) => self.changes.get(*at),
             _ => None,
@@ -147,14 +131,14 @@ impl App {
         let bundles = self.bundles.iter().filter(|_| self.grouping == Grouping::Bundle);
         bundles
             .flat_map(|bundle| {
-                let label = bundle_label(bundle);
+                let label = bundle.label();
                 bundle.waiting.iter().map(move |id| (id.as_str(), label.clone()))
             })
             .collect()
     }
 
     /// Replaces the bundles, with the cursor on the same change.
-    pub fn set_bundles(&mut self, bundles: Vec<Bundle>) {
+    pub fn set_bundles(&mut self, bundles: Vec<ListedBundle>) {
         self.bundles = bundles;
         let keep = self.at_cursor().map(|entry| entry.id.clone());
         self.arrange(keep.as_deref());
@@ -174,14 +158,13 @@ impl App {
     }
 
     /// Adds a page of the list. The first page replaces the current list.
-    pub fn add_page(&mut self, first: bool, page: Vec<Change>, counts: BTreeMap<ChangeState, u64>, more: bool) {
+    pub fn add_page(&mut self, first: bool, page: Vec<ListedChange>, counts: BTreeMap<ChangeState, u64>, more: bool) {
         let keep = self.at_cursor().map(|entry| entry.id.clone());
         if first {
             self.changes.clear();
         }
         let listed_ids: BTreeSet<String> = self.changes.iter().map(|entry| entry.id.clone()).collect();
-        let new = page.into_iter().filter(|entry| !listed_ids.contains(&entry.id));
-        self.changes.extend(new.map(without_contents));
+        self.changes.extend(page.into_iter().filter(|entry| !listed_ids.contains(&entry.id)));
         self.changes.truncate(MAX_LISTED);
         self.counts = counts;
         self.has_more = more;
@@ -195,7 +178,7 @@ impl App {
 
     /// Applies the current state of a change that was updated, or that a request returned.
     pub fn update_change(&mut self, change: Change, show: bool) {
-        let entry = without_contents(change.clone());
+        let entry = ListedChange::from_change(&change);
         let keep = self.at_cursor().map(|entry| entry.id.clone());
         let position = self.changes.iter().position(|listed| listed.id == entry.id);
         match position {

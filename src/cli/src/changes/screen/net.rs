@@ -7,23 +7,17 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::sync::mpsc::Sender;
 
-use super::model::{MAX_LISTED, TrailEntry};
+use super::model::{ListedBundle, ListedChange, MAX_LISTED, TrailEntry};
 use crate::{
-    changes::{
-        feed::{self, FeedUpdate},
-        page::{ChangePage, MAX_PAGE_CHANGES},
-    },
+    changes::feed::{self, FeedUpdate},
     client::{Client, ResponseBody},
     exit::Failure,
 };
 use countersign_domain::changes::{Change, ChangeState};
 use countersign_protocol::event_stream::Event;
-use countersign_rest::bundles::BundleList;
-use countersign_review::Bundle;
 use countersign_runtime::background;
 
-/// The maximum number of entries of a timeline.
-const MAX_TRAIL_ENTRIES: &str = "100";
+const PAGE_SIZE: &str = "100";
 
 /// Events about the gateway that are sent to the loop of the inbox.
 pub enum GatewayEvent {
@@ -31,12 +25,12 @@ pub enum GatewayEvent {
     Listed {
         request: u64,
         first: bool,
-        page: Vec<Change>,
+        page: Vec<ListedChange>,
         counts: BTreeMap<ChangeState, u64>,
         has_more: bool,
     },
     Counts(BTreeMap<ChangeState, u64>),
-    Bundles(Vec<Bundle>),
+    Bundles(Vec<ListedBundle>),
     /// The current state of a change; `show` is set if the user asked to open it.
     Change {
         change: Box<Change>,
@@ -74,6 +68,15 @@ pub enum GatewayEvent {
     FeedFailed(Failure),
 }
 
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Page {
+    changes: Vec<ListedChange>,
+    next_cursor: Option<String>,
+    #[serde(default)]
+    counts: BTreeMap<ChangeState, u64>,
+}
+
 /// Sends requests; clones share the connection.
 #[derive(Clone)]
 pub struct GatewayConnection {
@@ -97,27 +100,35 @@ impl GatewayConnection {
         background::spawn(async move {
             let (mut cursor, mut loaded_changes): (Option<String>, usize) = (None, 0);
             loop {
-                let fetched = ChangePage::fetch(&net.client, &query, MAX_PAGE_CHANGES, cursor.as_deref()).await;
-                let (page, next_cursor, counts) =
-                    match fetched.and_then(|fetched| Ok((fetched.parse()?, fetched.next_cursor, fetched.counts))) {
-                        Ok(fetched) => fetched,
-                        Err(failure) => {
-                            return net.send(GatewayEvent::ListFailed { request, reason: failure.message }).await;
-                        }
-                    };
-                let (first, has_more) = (loaded_changes == 0, next_cursor.is_some() && !page.is_empty());
-                loaded_changes += page.len();
-                net.send(GatewayEvent::Listed { request, first, page, counts, has_more }).await;
+                let mut parts: Vec<(&str, &str)> = query.iter().map(|(name, value)| (*name, value.as_str())).collect();
+                parts.push(("limit", PAGE_SIZE));
+                parts.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
+                let answer = net.client.get(&["changes"], &parts).await;
+                let page: Page = match answer.and_then(|answer| answer.read()) {
+                    Ok(page) => page,
+                    Err(failure) => {
+                        return net.send(GatewayEvent::ListFailed { request, reason: failure.message }).await;
+                    }
+                };
+                let (first, is_empty) = (loaded_changes == 0, page.changes.is_empty());
+                loaded_changes += page.changes.len();
+                let has_more = page.next_cursor.is_some() && !is_empty;
+                net.send(GatewayEvent::Listed { request, first, page: page.changes, counts: page.counts, has_more })
+                    .await;
                 if !has_more || loaded_changes >= MAX_LISTED {
                     return;
                 }
-                cursor = next_cursor;
+                cursor = page.next_cursor;
             }
         })
     }
 
     /// Fetches the bundles.
     pub fn load_bundles(&self) {
+        #[derive(Deserialize)]
+        struct BundleList {
+            bundles: Vec<ListedBundle>,
+        }
         let net = self.clone();
         background::spawn(async move {
             if let Some(BundleList { bundles }) = net.fetch(&["bundles"], &[]).await {
@@ -130,8 +141,8 @@ impl GatewayConnection {
     pub fn load_counts(&self) {
         let net = self.clone();
         background::spawn(async move {
-            if let Ok(page) = ChangePage::fetch(&net.client, &[], 1, None).await {
-                net.send(GatewayEvent::Counts(page.counts)).await;
+            if let Some(Page { counts, .. }) = net.fetch(&["changes"], &[("limit", "1")]).await {
+                net.send(GatewayEvent::Counts(counts)).await;
             }
         });
     }
@@ -155,9 +166,7 @@ impl GatewayConnection {
         struct Trail {
             entries: Vec<TrailEntry>,
         }
-        if let Some(Trail { mut entries }) =
-            self.fetch(&["audit"], &[("change", id), ("limit", MAX_TRAIL_ENTRIES)]).await
-        {
+        if let Some(Trail { mut entries }) = self.fetch(&["audit"], &[("change", id), ("limit", PAGE_SIZE)]).await {
             entries.reverse();
             self.send(GatewayEvent::Timeline { id: id.to_owned(), entries }).await;
         }

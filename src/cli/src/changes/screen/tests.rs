@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::{
     draw,
-    model::{Action, App},
+    model::{Action, App, ListedChange},
     paint::Theme,
 };
 use crate::client::CurrentUser;
@@ -69,7 +69,7 @@ fn app(role: &str, changes: &[Change], size: (u16, u16)) -> App {
     app.size = size;
     app.is_feed_connected = true;
     let counts = BTreeMap::from([(ChangeState::Pending, changes.len() as u64)]);
-    app.add_page(true, changes.to_vec(), counts, false);
+    app.add_page(true, changes.iter().map(ListedChange::from_change).collect(), counts, false);
     app
 }
 

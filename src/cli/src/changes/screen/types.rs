@@ -1,4 +1,4 @@
-//! Defines the types of the inbox, such as a view, a prompt and an action of the loop.
+//! Defines the types of the inbox, such as a listed change, a view, a prompt and an action of the loop.
 
 use jiff::Timestamp;
 use ratatui::text::Line;
@@ -11,10 +11,12 @@ use crate::{
     moment::format_local_time,
 };
 use countersign_domain::{
-    changes::{Change, ChangeState, ReviewVerdict, person::Person},
+    changes::{
+        Change, ChangeState, Operation, PreviewNote, Proposer, ReviewDecision, ReviewNote, ReviewVerdict, Target,
+        Terms, Verification, person::Person,
+    },
     principal::{Role, is_subject_name},
 };
-use countersign_review::Bundle;
 
 impl CurrentUser {
     fn person(&self) -> Person<'_> {
@@ -43,34 +45,34 @@ impl CurrentUser {
     /// Returns why the current user cannot approve a change that still needs approvals.
     pub fn current_approval_barrier(&self, change: &Change, now: Timestamp) -> Option<String> {
         let waits = self.may_decide && change.state == ChangeState::Pending;
-        waits.then(|| self.approval_barrier(change, now)).flatten()
+        waits.then(|| self.approval_barrier(&ListedChange::from_change(change), now)).flatten()
     }
 
     /// Returns why the current user cannot approve a pending change, in the words of the dashboard; `None` if they can.
     /// The gateway checks the same.
-    pub fn approval_barrier(&self, change: &Change, now: Timestamp) -> Option<String> {
-        let terms = &change.terms;
-        let reviewers = terms.reviewers_at(change.created_at, now);
-        if !self.is_reviewer(&reviewers, Person::from_proposer(&change.proposer)) {
+    pub fn approval_barrier(&self, entry: &ListedChange, now: Timestamp) -> Option<String> {
+        let terms = &entry.terms;
+        let reviewers = terms.reviewers_at(entry.created_at, now);
+        if !self.is_reviewer(&reviewers, Person::from_proposer(&entry.proposer)) {
             let reviewers = reviewers.join(", ");
             return Some(format!("Under this rule only {reviewers} can decide, and you are not one of them."));
         }
-        if Person::from_proposer(&change.proposer).may_be_same_as(self.person()) {
-            let reason = if change.proposer.principal == self.name {
+        if Person::from_proposer(&entry.proposer).may_be_same_as(self.person()) {
+            let reason = if entry.proposer.principal == self.name {
                 "You proposed this change"
-            } else if change.proposer.claims.is_some() {
+            } else if entry.proposer.claims.is_some() {
                 "An agent proposed this change in your name"
             } else {
                 "This change was proposed with a key of the same owner as yours"
             };
             return Some(format!("{reason}, so somebody else has to approve it."));
         }
-        let mut votes = change.decisions.iter().filter(|decision| decision.verdict == ReviewVerdict::Approve);
+        let mut votes = entry.decisions.iter().filter(|decision| decision.verdict == ReviewVerdict::Approve);
         if let Some(vote) = votes.find(|vote| vote.voters().any(|voter| voter.may_be_same_as(self.person()))) {
             let is_own = Person::from_decision(vote).may_be_same_as(self.person());
             let reason = if is_own { "You have approved this" } else { "Your deputy has approved this for you" };
             let quorum = usize::try_from(terms.quorum).unwrap_or(usize::MAX);
-            let missing = match quorum.saturating_sub(change.approvals()) {
+            let missing = match quorum.saturating_sub(entry.approvals()) {
                 1 => "One more approval is".to_owned(),
                 missing => format!("{missing} more approvals are"),
             };
@@ -82,9 +84,64 @@ impl CurrentUser {
                 "The rule requires another sign-in, so this can only be approved in the dashboard.".to_owned(),
             );
         }
-        (terms.preview_required && !change.preview.permits_approval()).then(|| {
+        (terms.preview_required && !entry.preview.permits_approval()).then(|| {
             "The rule requires a preview and there is none, so this can only be rejected or edited.".to_owned()
         })
+    }
+}
+
+/// A change as the list shows it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ListedChange {
+    pub id: String,
+    pub version: u64,
+    pub state: ChangeState,
+    pub proposer: Proposer,
+    pub provider: String,
+    pub tool: String,
+    pub operation: Operation,
+    pub target: Target,
+    pub summary: String,
+    pub digest: String,
+    pub review: Option<ReviewNote>,
+    #[serde(default)]
+    pub terms: Terms,
+    #[serde(default)]
+    pub preview: PreviewNote,
+    pub duplicate_of: Option<String>,
+    pub verification: Option<Verification>,
+    #[serde(default)]
+    pub decisions: Vec<ReviewDecision>,
+    pub created_at: Timestamp,
+}
+
+impl ListedChange {
+    pub fn from_change(change: &Change) -> Self {
+        Self {
+            id: change.id.clone(),
+            version: change.version,
+            state: change.state,
+            proposer: change.proposer.clone(),
+            provider: change.provider.clone(),
+            tool: change.tool.clone(),
+            operation: change.operation,
+            target: change.target.clone(),
+            summary: change.summary.clone(),
+            digest: change.digest.clone(),
+            review: change.review.clone(),
+            terms: change.terms.clone(),
+            preview: change.preview.clone(),
+            duplicate_of: change.duplicate_of.clone(),
+            verification: change.verification.as_ref().map(Verification::without_details),
+            decisions: change.decisions.clone(),
+            created_at: change.created_at,
+        }
+    }
+
+    /// Returns the number of approvals so far.
+    pub fn approvals(&self) -> usize {
+        self.decisions.iter().filter(|d| d.verdict == ReviewVerdict::Approve).count()
     }
 }
 
@@ -145,7 +202,7 @@ impl Grouping {
         }
     }
 
-    pub(super) fn group_label(self, entry: &Change) -> Option<String> {
+    pub(super) fn group_label(self, entry: &ListedChange) -> Option<String> {
         match self {
             Self::Bundle | Self::None => None,
             Self::Target => Some(format!("{}: {}", entry.provider, entry.target.label)),
@@ -155,9 +212,20 @@ impl Grouping {
     }
 }
 
-/// Returns the heading of a bundle in the list.
-pub(super) fn bundle_label(bundle: &Bundle) -> String {
-    format!("Bundle of {}, {}", bundle.principal, format_local_time(bundle.first_at, "%m-%d %H:%M:%S"))
+/// Changes that belong together, as the gateway found them.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ListedBundle {
+    pub principal: String,
+    pub first_at: Timestamp,
+    /// The ids of its changes that wait for a decision, in order.
+    pub waiting: Vec<String>,
+}
+
+impl ListedBundle {
+    pub(super) fn label(&self) -> String {
+        format!("Bundle of {}, {}", self.principal, format_local_time(self.first_at, "%m-%d %H:%M:%S"))
+    }
 }
 
 /// A row of the list.

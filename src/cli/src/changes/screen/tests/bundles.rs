@@ -1,14 +1,14 @@
 //! Tests of bundles on the screen.
 
 use super::*;
+use crate::changes::screen::model::ListedBundle;
 
 #[test]
 fn bundle_is_selected_read_and_approved() {
     let changes = [change("chg_3", 1, "pending"), change("chg_2", 1, "pending"), change("chg_1", 1, "pending")];
     let mut app = app("reviewer", &changes, (90, 24));
-    let bundle = json!({ "id": "chg_1", "principal": "ci", "firstAt": now(), "lastAt": now(), "proposed": 2,
-        "waiting": ["chg_1", "chg_2"], "servers": [], "tools": [] });
-    app.set_bundles(vec![serde_json::from_value(bundle).unwrap()]);
+    let waiting = vec!["chg_1".into(), "chg_2".into()];
+    app.set_bundles(vec![ListedBundle { principal: "ci".into(), first_at: now(), waiting }]);
     assert!(screen(&mut app).contains("Bundle of ci, "), "{}", screen(&mut app));
     assert_eq!(press(&mut app, KeyCode::Char('b')), None, "it is in no bundle");
     press(&mut app, KeyCode::Down);
