@@ -415,13 +415,16 @@ impl Project {
     /// Updates the report, and logs it if it has changed.
     fn update_report(&self) {
         let tenant = self.current_tenant();
-        let stats = self.indexes_of(&tenant).and_then(|OpenIndexes { docs, external }| {
-            let external = external.map(|index| index.front_matter_stats(0)).transpose()?;
-            Ok((docs.front_matter_stats(MAX_NAMED_FAULTS)?, external))
-        });
-        let (docs, external) = match stats {
-            Ok(stats) => stats,
+        let indexes = match self.indexes_of(&tenant).map_err(McpError::from) {
+            Ok(indexes) => indexes,
             Err(error) => return tracing::warn!(project = %self.name, %error, "the state of the index cannot be read"),
+        };
+        let external = indexes.external.as_ref().map(|index| index.front_matter_stats(0)).transpose();
+        let (docs, external) = match (indexes.docs.front_matter_stats(MAX_NAMED_FAULTS), external) {
+            (Ok(docs), Ok(external)) => (docs, external),
+            (Err(error), _) | (_, Err(error)) => {
+                return tracing::warn!(project = %self.name, %error, "the state of the index cannot be read");
+            }
         };
         let report = report::describe(&tenant, &docs, external.as_ref(), self.lacks_repository());
         let before = std::mem::replace(&mut *self.report.write(), report.clone());

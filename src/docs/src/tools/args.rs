@@ -233,9 +233,10 @@ impl WritingToolCall {
                 for path in request.paths.iter().flatten() {
                     check_length(path, MAX_PATH_BYTES, "/paths")?;
                 }
-                Ok(match request.dry_run {
-                    true => Self::Read(ReadOnlyCall::DryRun(request)),
-                    false => Self::Write(WriteCall::Delete(request)),
+                Ok(if request.dry_run {
+                    Self::Read(ReadOnlyCall::DryRun(request))
+                } else {
+                    Self::Write(WriteCall::Delete(request))
                 })
             })),
             _ => None,

@@ -131,11 +131,11 @@ impl Reader {
     pub async fn list_types(&self, arguments: &RawValue) -> Result<ToolResult, McpError> {
         let selector: TenantSelector = parse_arguments(arguments)?;
         let indexed = resolve_tenant(&self.library, &selector)?;
-        let types = indexed.project.types();
+        let project = Arc::clone(&indexed.project);
         let counts = run_blocking(move || Ok(indexed.docs.counts()?)).await?;
         let mut lines = Vec::new();
         let mut doc_types = Vec::new();
-        for kind in types.all() {
+        for kind in project.types().all() {
             let count = counts.count_of_type(&kind.name);
             let schema = kind.schema_path.as_deref().unwrap_or("built-in");
             lines.push(format!(
