@@ -182,7 +182,8 @@ pub fn print_table<const N: usize>(
     out: &mut Output,
 ) -> io::Result<()> {
     let headings = headings.map(|heading| vec![(Style::Bold, heading.to_owned())]);
-    print_rows(&[vec![headings], rows].concat(), width, out)
+    let rows: Vec<_> = [headings].into_iter().chain(rows).collect();
+    print_rows(&rows, width, out)
 }
 
 /// Prints rows like [`print_table`], without headings.

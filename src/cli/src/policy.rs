@@ -136,8 +136,8 @@ fn test_request(test: &PolicyTestArgs) -> Result<PolicyTestRequest, Failure> {
         prompt: test.prompt.clone(),
         method: test.method.clone(),
         server: test.server.clone(),
-        // Exactly as written, because a rule may depend on them.
-        arguments: Some(read_arguments(test.arguments.as_deref())?),
+        // Exactly as written, because a rule may depend on them. `null` stands for none.
+        arguments: Some(read_arguments(test.arguments.as_deref())?).filter(|arguments| arguments.get() != "null"),
         principal: Some(TestedPrincipal { name: test.principal.clone(), role: test.role, owner: test.owner.clone() }),
         transport: test.transport.clone(),
         revision: test.revision.clone(),

@@ -251,12 +251,7 @@ impl Client {
             Credential::Bearer(token) => request.bearer_auth(token),
             Credential::StoredLogin(logins) => {
                 let token = logins.access_token(&self.name, self.authorities.clone()).await;
-                // Trying again may help if the provider is away.
-                let to_failure = |failure: Failure| {
-                    let is_temporary = failure.exit != Exit::NotAuthorized;
-                    Failure { is_temporary, ..failure }
-                };
-                request.bearer_auth(token.map_err(to_failure)?)
+                request.bearer_auth(token.map_err(|failure| request_failure::unusable_login(&failure))?)
             }
         };
         Ok((base, request))

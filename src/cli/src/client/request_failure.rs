@@ -56,6 +56,15 @@ pub(super) fn unavailable(reason: &str) -> Failure {
     Failure { is_temporary: true, ..failure }
 }
 
+/// Returns the failure for a stored login that gives no token. Trying again may help if the provider is away.
+pub(super) fn unusable_login(failure: &Failure) -> Failure {
+    let unavailable = unavailable(&failure.message);
+    match failure.exit {
+        Exit::NotAuthorized => Failure { exit: Exit::NotAuthorized, is_temporary: false, ..unavailable },
+        _ => unavailable,
+    }
+}
+
 /// Returns the failure for a gateway that does not answer in time.
 pub(super) fn timeout(base: &Url, limit: Duration) -> Failure {
     unavailable_at(base, &format!("did not answer within {}s", limit.as_secs()))
