@@ -49,13 +49,15 @@ impl From<Exit> for ExitCode {
 pub struct Failure {
     pub exit: Exit,
     pub message: String,
+    /// `true` if the same request may succeed later.
+    pub is_temporary: bool,
     /// `true` if a command that only prints has stopped because the reader of stdout closed the pipe, which is not a failure.
     pub output_closed: bool,
 }
 
 impl Failure {
     pub fn new(exit: Exit, message: impl fmt::Display) -> Self {
-        Self { exit, message: message.to_string(), output_closed: false }
+        Self { exit, message: message.to_string(), is_temporary: false, output_closed: false }
     }
 }
 
@@ -69,7 +71,7 @@ impl fmt::Display for Failure {
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         let output_closed = error.kind() == std::io::ErrorKind::BrokenPipe;
-        Self { exit: Exit::Failed, message: format!("output cannot be written: {error}"), output_closed }
+        Self { output_closed, ..Self::new(Exit::Failed, format!("output cannot be written: {error}")) }
     }
 }
 

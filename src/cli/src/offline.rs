@@ -40,9 +40,8 @@ struct OfflineDecision {
     unknown: Vec<String>,
 }
 
-/// Answers a `POST /api/policy/test` whose body is `body`, as JSON.
-pub fn test_policy(config: &Config, body: &str) -> Result<String, Failure> {
-    let body: PolicyTestRequest = serde_json::from_str(body).map_err(|error| Failure::new(Exit::Usage, error))?;
+/// Answers a `POST /api/policy/test`, as JSON.
+pub fn test_policy(config: &Config, request: PolicyTestRequest) -> Result<String, Failure> {
     let mut unknown = Vec::new();
     let location = StoreLocation::configured(&config.data, config.store_server())?;
     let records = location.reviewer_records()?.unwrap_or_else(|| {
@@ -59,12 +58,12 @@ pub fn test_policy(config: &Config, body: &str) -> Result<String, Failure> {
         ));
     }
     let offline = OfflinePolicy::new(&config, records);
-    let Some(tool) = body.tool() else {
+    let Some(tool) = request.tool() else {
         let message = "resources, prompts and methods can be tested only while the gateway runs: start it";
         return Err(Failure::new(Exit::Usage, message));
     };
     let table = offline.table(tool, &mut unknown)?;
-    let tested = body.evaluate(&table)?;
+    let tested = request.evaluate(&table)?;
     serde_json::to_string(&OfflineDecision { decision: tested, unknown })
         .map_err(|error| Failure::new(Exit::Internal, error))
 }

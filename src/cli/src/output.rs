@@ -181,19 +181,25 @@ pub fn print_table<const N: usize>(
     width: Option<usize>,
     out: &mut Output,
 ) -> io::Result<()> {
+    let headings = headings.map(|heading| vec![(Style::Bold, heading.to_owned())]);
+    let rows: Vec<_> = [headings].into_iter().chain(rows).collect();
+    print_rows(&rows, width, out)
+}
+
+/// Prints rows like [`print_table`], without headings.
+pub fn print_rows<const N: usize>(rows: &[[Cell; N]], width: Option<usize>, out: &mut Output) -> io::Result<()> {
     /// The minimum width of the last cell.
     const MIN_LAST_CELL_COLUMNS: usize = 20;
-    let headings = headings.map(|heading| vec![(Style::Bold, heading.to_owned())]);
     let cell_width = |cell: &Cell| cell.iter().map(|(_, text)| columns(text)).sum::<usize>();
     let mut widths = [0; N];
-    for row in rows.iter().chain([&headings]) {
+    for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = cell_width(cell).max(*width);
         }
     }
     let used: usize = widths.iter().rev().skip(1).map(|width| width + 2).sum();
     let last_width = width.map_or(usize::MAX, |all| all.saturating_sub(used).max(MIN_LAST_CELL_COLUMNS));
-    for row in [headings].into_iter().chain(rows) {
+    for row in rows {
         for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
             let is_last = column + 1 == N;
             let mut remaining = if is_last { last_width } else { usize::MAX };

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json, value::RawValue};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use super::{
     args::{
@@ -23,15 +23,17 @@ use countersign_domain::{
     changes::{Editing, OnExpiry, OnReview, Terms},
     policy::StandingRule,
 };
+use countersign_rest::policy::{PolicyTestRequest, TestedPrincipal};
 
 pub fn run(args: &GatewayCommands<PolicyCommand>, out: &mut Output) -> Result<Exit, Failure> {
     let test = match &args.command {
         PolicyCommand::Test(test) => test,
         PolicyCommand::Rules => return client::run(&args.connect, async |client| list_rules(&client, out).await),
     };
-    let body = call_json(test)?;
+    let request = test_request(test)?;
     let answer = match offline_config(&args.connect)? {
         None => {
+            let body = serde_json::to_string(&request).map_err(|error| Failure::new(Exit::Usage, error))?;
             client::run(&args.connect, async |client| client.post_text(&["policy", "test"], body).await?.json_line())?
         }
         Some(config) => {
@@ -39,7 +41,7 @@ pub fn run(args: &GatewayCommands<PolicyCommand>, out: &mut Output) -> Result<Ex
                 "No gateway runs on {}: this answer comes from the configuration and the store.",
                 config.data.display()
             ));
-            offline::test_policy(&config, &body)?
+            offline::test_policy(&config, request)?
         }
     };
     if args.connect.json {
@@ -126,12 +128,21 @@ fn offline_config(connect: &ConnectArgs) -> Result<Option<Box<Config>>, Failure>
     Ok(Some(Box::new(configuration(&connect.data.flags())?.config)))
 }
 
-/// Builds the body of the request from the arguments.
-fn call_json(test: &PolicyTestArgs) -> Result<String, Failure> {
-    let arguments = read_arguments(test.arguments.as_deref())?;
-    let principal = json!({ "name": test.principal, "role": test.role, "owner": test.owner });
-    let call = Call { test, arguments: &arguments, principal };
-    serde_json::to_string(&call).map_err(|error| Failure::new(Exit::Usage, error))
+/// Builds the request from the arguments.
+fn test_request(test: &PolicyTestArgs) -> Result<PolicyTestRequest, Failure> {
+    Ok(PolicyTestRequest {
+        tool: test.tool.clone(),
+        resource: test.resource.clone(),
+        prompt: test.prompt.clone(),
+        method: test.method.clone(),
+        server: test.server.clone(),
+        // Exactly as written, because a rule may depend on them. `null` stands for none.
+        arguments: Some(read_arguments(test.arguments.as_deref())?).filter(|arguments| arguments.get() != "null"),
+        principal: Some(TestedPrincipal { name: test.principal.clone(), role: test.role, owner: test.owner.clone() }),
+        transport: test.transport.clone(),
+        revision: test.revision.clone(),
+        client: test.client.clone(),
+    })
 }
 
 /// The maximum size in bytes of the arguments of a call that stdin contains.
@@ -154,16 +165,6 @@ pub fn read_arguments(given: Option<&str>) -> Result<Box<RawValue>, Failure> {
     };
     serde_json::from_str(text.trim())
         .map_err(|error| usage(format!("--arguments is not JSON: {error}; write '{{\"path\": \"a.txt\"}}'")))
-}
-
-/// The body of `POST /api/policy/test`.
-#[derive(Serialize)]
-struct Call<'a> {
-    #[serde(flatten)]
-    test: &'a PolicyTestArgs,
-    /// The arguments exactly as written, because a rule may depend on them.
-    arguments: &'a RawValue,
-    principal: Value,
 }
 
 /// The answer of `POST /api/policy/test`.

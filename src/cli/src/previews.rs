@@ -1,7 +1,6 @@
 //! `previews test`: shows what a reviewer would see of a call, without proposing it.
 
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use serde::Deserialize;
 
 use super::{
     args::{GatewayCommands, previews::PreviewsCommand},
@@ -12,13 +11,7 @@ use super::{
     policy::read_arguments,
 };
 use countersign_domain::changes::{Diff, Operation, PreviewNote, Target};
-
-#[derive(Serialize)]
-struct PreviewedCall<'a> {
-    server: &'a str,
-    tool: &'a str,
-    arguments: &'a RawValue,
-}
+use countersign_rest::previews::PreviewTestRequest;
 
 #[derive(Deserialize)]
 struct CallPreview {
@@ -31,9 +24,9 @@ struct CallPreview {
 
 pub fn run(args: &GatewayCommands<PreviewsCommand>, out: &mut Output) -> Result<Exit, Failure> {
     let PreviewsCommand::Test(test) = &args.command;
-    let arguments = read_arguments(test.arguments.as_deref())?;
-    let call = PreviewedCall { server: &test.server, tool: &test.tool, arguments: &arguments };
-    let body = serde_json::to_string(&call).map_err(|error| Failure::new(Exit::Usage, error))?;
+    let arguments = Some(read_arguments(test.arguments.as_deref())?);
+    let request = PreviewTestRequest { server: test.server.clone(), tool: test.tool.clone(), arguments };
+    let body = serde_json::to_string(&request).map_err(|error| Failure::new(Exit::Usage, error))?;
     let answer =
         client::run(&args.connect, async |client| client.post_text(&["previews", "test"], body).await?.json_line())?;
     if args.connect.json {

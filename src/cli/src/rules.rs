@@ -1,6 +1,5 @@
 //! `rules [list]|revoke` and `changes rule`: standing rules, over REST.
 
-use serde::Deserialize;
 use serde_json::json;
 
 use super::{
@@ -10,6 +9,7 @@ use super::{
     output::{Output, Style, format_tool, print_note},
 };
 use countersign_domain::policy::{StandingRule, StandingVerdict};
+use countersign_rest::rules::Rules;
 
 pub fn run(args: &DefaultedGatewayCommands<RulesCommand>, out: &mut Output) -> Result<Exit, Failure> {
     client::run(&args.connect, async |client| match &args.command {
@@ -22,14 +22,9 @@ pub fn run(args: &DefaultedGatewayCommands<RulesCommand>, out: &mut Output) -> R
     })
 }
 
-#[derive(Deserialize)]
-struct RuleList {
-    rules: Vec<StandingRule>,
-}
-
 async fn list(client: &Client, all: bool, out: &mut Output) -> Result<Exit, Failure> {
     let answer = client.get(&["rules"], &[]).await?;
-    client.print(&answer, out, |RuleList { rules }, out| {
+    client.print(&answer, out, |Rules { rules, .. }, out| {
         let listed: Vec<_> = rules.iter().filter(|rule| all || !rule.has_ended()).collect();
         if listed.is_empty() {
             print_note(if all { "There are no standing rules." } else { "No standing rule is in force." });

@@ -220,7 +220,7 @@ impl Provider for Docs {
             }
             WritingToolCall::Write(WriteCall::Delete(request))
             | WritingToolCall::Read(ReadOnlyCall::DryRun(request)) => {
-                (Some(request.project), request.branch, ANY_QUERY.to_owned())
+                (Some(request.project_name), request.branch_name, ANY_QUERY.to_owned())
             }
         };
         let mut arguments = json!({ "query": query });

@@ -13,7 +13,7 @@ use actix_web::{
     web,
 };
 use jiff::{SignedDuration, Timestamp};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{Problem, Query, SignInData, body, json_ok};
@@ -35,18 +35,18 @@ use countersign_review::Changes;
 const COOKIE_PATH: &str = "/api/sign-in";
 
 /// The ways to sign in.
-#[derive(Serialize, ToSchema)]
+#[derive(Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct SignInOptions {
+pub struct SignInOptions {
     /// `true` if people can sign in with an identity provider, at `/api/sign-in/provider`.
-    provider: bool,
+    pub provider: bool,
     /// The address of `/api/sign-in/provider` on the host to which the browser comes back; absent without a provider.
     #[serde(skip_serializing_if = "Option::is_none")]
-    sign_in_url: Option<String>,
+    pub sign_in_url: Option<String>,
     /// The settings of `countersign login`; absent if the gateway accepts no tokens of a public client of the provider.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<CliSignIn>)]
-    cli: Option<ClientSettings>,
+    pub cli: Option<ClientSettings>,
 }
 
 /// The public client of the command line at the identity provider, and what it must ask for.

@@ -22,36 +22,36 @@ use countersign_routing::{RouteTable, ToolRoute, ruling::find_refusal};
 use countersign_rulings::standing_rules::StandingRuleService;
 use countersign_runtime::background;
 
-#[derive(Deserialize, ToSchema)]
+#[derive(Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct TestedPrincipal {
-    name: String,
-    role: Role,
-    owner: Option<String>,
+pub struct TestedPrincipal {
+    pub name: String,
+    pub role: Role,
+    pub owner: Option<String>,
 }
 
 /// The call to evaluate.
-#[derive(Deserialize, ToSchema)]
+#[derive(Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyTestRequest {
     /// The name of a tool as clients see it. The body names exactly one of `tool`, `resource`, `prompt` and `method`.
-    tool: Option<String>,
+    pub tool: Option<String>,
     /// The URI of a resource.
-    resource: Option<String>,
-    prompt: Option<String>,
+    pub resource: Option<String>,
+    pub prompt: Option<String>,
     /// A method of an extension. `server` names its server.
-    method: Option<String>,
-    server: Option<String>,
+    pub method: Option<String>,
+    pub server: Option<String>,
     #[schema(value_type = Option<Object>)]
-    arguments: Option<Box<RawValue>>,
+    pub arguments: Option<Box<RawValue>>,
     /// The caller; the local agent if it is missing.
-    principal: Option<TestedPrincipal>,
+    pub principal: Option<TestedPrincipal>,
     /// `http`, `websocket`, `stdio`, …
-    transport: Option<String>,
+    pub transport: Option<String>,
     /// The protocol revision.
-    revision: Option<String>,
+    pub revision: Option<String>,
     /// The name that the client reports.
-    client: Option<String>,
+    pub client: Option<String>,
 }
 
 impl Body for PolicyTestRequest {

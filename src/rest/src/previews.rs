@@ -29,14 +29,14 @@ pub(super) async fn limit_time<T>(work: impl Future<Output = Result<T, McpError>
 }
 
 /// The call to preview.
-#[derive(Deserialize, ToSchema)]
+#[derive(Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PreviewTestRequest {
-    server: String,
+    pub server: String,
     /// The name of the tool, as its server or as clients see it.
-    tool: String,
+    pub tool: String,
     #[schema(value_type = Option<Object>)]
-    arguments: Option<Box<RawValue>>,
+    pub arguments: Option<Box<RawValue>>,
 }
 
 impl Body for PreviewTestRequest {

@@ -27,10 +27,10 @@ use countersign_rulings::standing_rules::{RuleRequest, StandingRuleService};
 const MAX_LINKS: usize = 50;
 
 /// A list of standing rules, or a page of it.
-#[derive(Serialize, ToSchema)]
+#[derive(Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct Rules {
-    rules: Vec<Arc<StandingRule>>,
+pub struct Rules {
+    pub rules: Vec<Arc<StandingRule>>,
     /// The cursor of the next page, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,

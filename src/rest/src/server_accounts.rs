@@ -6,7 +6,7 @@
 use actix_web::{HttpRequest, HttpResponse, cookie::Cookie, http::header::ORIGIN, web};
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use url::Url;
 use utoipa::ToSchema;
@@ -157,10 +157,10 @@ pub async fn finish(
     response.finish()
 }
 
-#[derive(Serialize, ToSchema)]
-struct Disconnected {
+#[derive(Serialize, Deserialize, ToSchema)]
+pub struct Disconnected {
     /// `false` if there was no account.
-    disconnected: bool,
+    pub disconnected: bool,
 }
 
 /// Removes the caller's account at a server, with its tokens.

@@ -1,7 +1,6 @@
 //! Defines `countersign rules` and `countersign policy`.
 
 use clap::{Args, Subcommand};
-use serde::Serialize;
 
 use super::storage::role_parser;
 use countersign_domain::principal::Role;
@@ -50,7 +49,7 @@ pub enum PolicyCommand {
     Rules,
 }
 
-#[derive(Debug, Args, Serialize)]
+#[derive(Debug, Args)]
 pub struct PolicyTestArgs {
     /// The tool's name, as agents see it
     #[arg(required_unless_present_any = ["resource", "prompt", "method"])]
@@ -69,19 +68,15 @@ pub struct PolicyTestArgs {
     pub server: Option<String>,
     /// The arguments as JSON; - reads them from stdin
     #[arg(long, value_name = "JSON")]
-    #[serde(skip)]
     pub arguments: Option<String>,
     /// The name of the calling key
     #[arg(long, value_name = "NAME", default_value = "local-agent")]
-    #[serde(skip)]
     pub principal: String,
     /// The role of that key
     #[arg(long, value_name = "ROLE", default_value = "agent", value_parser = role_parser())]
-    #[serde(skip)]
     pub role: Role,
     /// The owner of the key
     #[arg(long, value_name = "NAME")]
-    #[serde(skip)]
     pub owner: Option<String>,
     /// The transport: http, websocket, stdio or sse
     #[arg(long, value_name = "NAME")]

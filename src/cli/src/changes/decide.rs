@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{
     arguments::{missing_approvals_message, shows_arguments_only},
-    conflict_failure, ensure_version, render, show_hint,
+    decision_body, ensure_version, render, show_hint, with_conflict_hint,
 };
 use crate::{
     args::changes::DecideArgs,
@@ -98,14 +98,9 @@ impl Decider<'_> {
         if self.should_confirm && !confirm_decision(self.verdict, &change, self.without_preview)? {
             return Ok(Exit::Failed);
         }
-        let body = serde_json::json!({
-            "decision": self.verdict,
-            "comment": self.args.comment,
-            "version": change.version,
-            "digest": change.digest,
-        });
+        let body = decision_body(&change, self.verdict, self.args.comment.as_deref());
         let path = ["changes", &change.id, "decision"];
-        let answer = self.client.post(&path, &body).await.map_err(|r| conflict_failure(r, &change.id))?;
+        let answer = self.client.post(&path, &body).await.map_err(|failure| with_conflict_hint(failure, &change.id))?;
         let after = answer.read_change()?;
         let (answer, after) = self.wait_for_outcome(answer, after).await;
         if self.client.json {

@@ -2,12 +2,12 @@
 
 use std::io::IsTerminal;
 
-use serde_json::{json, value::RawValue};
+use serde_json::value::RawValue;
 
 use super::{
-    conflict_failure,
+    edit_body,
     editor::{EditorFile, MAX_FILE_BYTES, chosen_editor},
-    ensure_version, render,
+    ensure_version, render, with_conflict_hint,
 };
 use crate::{
     args::changes::EditArgs,
@@ -71,11 +71,9 @@ async fn send(client: &Client, change: &Change, args: &EditArgs, text: &str) -> 
     if !arguments.get().starts_with('{') {
         return Err(Failure::new(Exit::Usage, "the arguments must be a JSON object"));
     }
-    // The arguments are sent as raw text, so that numbers keep all their digits.
-    let comment = json!(args.comment);
-    let body = format!(r#"{{"arguments":{},"version":{},"comment":{comment}}}"#, arguments.get(), change.version);
+    let body = edit_body(arguments.get(), change.version, args.comment.as_deref());
     client
         .post_text(&["changes", &change.id, "edit"], body)
         .await
-        .map_err(|refusal| conflict_failure(refusal, &change.id))
+        .map_err(|failure| with_conflict_hint(failure, &change.id))
 }

@@ -53,8 +53,8 @@ pub async fn follow(
                 }
                 handle(FeedUpdate::Lost, &mut last_seq).await?;
             }
-            Err(refusal) if was_connected && refusal.is_temporary() => {}
-            Err(refusal) => return Err(refusal.into()),
+            Err(failure) if was_connected && failure.is_temporary => {}
+            Err(failure) => return Err(failure),
         }
         tokio::time::sleep(RECONNECT_BACKOFF.pause_without_jitter(failures)).await;
         failures += 1;

@@ -1,8 +1,12 @@
 //! Shows fields of a diff in the form that suits their format: recipients first and one by one, rows as a table, lists item by
 //! item, images by their size. The lines are not escaped: the caller makes hidden characters visible.
 
+use std::borrow::Cow;
+
 use super::rows::RowTable;
-use countersign_domain::changes::{Diff, DiffLine, FieldDiff, FieldFormat, LineOp, image::ImageFacts};
+use countersign_domain::changes::{
+    Diff, DiffLine, FieldDiff, FieldFormat, LineOp, diff::text_lines, image::ImageFacts,
+};
 use countersign_protocol::json;
 
 /// Returns the fields in the order in which they are shown: recipients first.
@@ -11,8 +15,24 @@ pub fn recipients_first(diff: &Diff) -> impl Iterator<Item = &FieldDiff> {
     diff.fields.iter().filter(is_first).chain(diff.fields.iter().filter(move |field| !is_first(field)))
 }
 
+/// Returns the lines of a field as they are shown: in its own form, or as text.
+pub fn shown_lines(field: &FieldDiff) -> Cow<'_, [DiffLine]> {
+    if let Some(lines) = formatted_lines(field) {
+        return lines.into();
+    }
+    if !field.lines.is_empty() {
+        return field.lines.as_slice().into();
+    }
+    let sides = [(LineOp::Delete, &field.before), (LineOp::Insert, &field.after)].into_iter();
+    let side = |(op, text): (LineOp, &Option<String>)| -> Vec<DiffLine> {
+        let lines = text.iter().flat_map(|text| text_lines(text));
+        lines.map(|text| DiffLine { op, text: text.to_owned() }).collect()
+    };
+    sides.flat_map(side).collect()
+}
+
 /// Returns the lines of a field in its own form, or `None` if it is shown as text.
-pub fn formatted_lines(field: &FieldDiff) -> Option<Vec<DiffLine>> {
+fn formatted_lines(field: &FieldDiff) -> Option<Vec<DiffLine>> {
     let (before, after) = (field.before.as_deref(), field.after.as_deref());
     if before.or(after).is_none() {
         return description_lines(&field.lines);

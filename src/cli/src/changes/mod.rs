@@ -21,7 +21,7 @@ use super::{
         GatewayCommands,
         changes::{ChangesCommand, FilterArgs},
     },
-    client::{self, Client, GatewayRefusal, ResponseBody},
+    client::{self, Client, ResponseBody},
     exit::{Exit, Failure},
     moment::Since,
     output::{Output, one_line, print_note},
@@ -144,7 +144,7 @@ async fn post_action(
     let change = client.get_change(id).await?;
     body["version"] = change.version.into();
     let answer = client.post(&["changes", &change.id, action], &body).await;
-    let answer = answer.map_err(|refusal| conflict_failure(refusal, &change.id))?;
+    let answer = answer.map_err(|failure| with_conflict_hint(failure, &change.id))?;
     Ok((change, answer))
 }
 
@@ -162,6 +162,16 @@ async fn refresh(client: &Client, id: &str, out: &mut Output) -> Result<Exit, Fa
     })
 }
 
+/// Builds the body of a decision on a change as it was shown.
+fn decision_body(change: &Change, verdict: ReviewVerdict, comment: Option<&str>) -> Value {
+    json!({ "decision": verdict, "comment": comment, "version": change.version, "digest": change.digest })
+}
+
+/// Builds the body of an edit. The arguments stay raw text, so that numbers keep all their digits.
+fn edit_body(arguments: &str, version: u64, comment: Option<&str>) -> String {
+    format!(r#"{{"arguments":{arguments},"version":{version},"comment":{}}}"#, json!(comment))
+}
+
 /// Fails if the change is not at the version that the user named.
 fn ensure_version(change: &Change, expected: Option<u64>) -> Result<(), Failure> {
     let Some(expected) = expected.filter(|version| *version != change.version) else { return Ok(()) };
@@ -174,9 +184,8 @@ fn show_hint(id: &str) -> String {
     format!("look at it again with `countersign changes show {}`", one_line(id))
 }
 
-/// Converts a refusal into a failure, and adds advice if it is a conflict.
-fn conflict_failure(refusal: GatewayRefusal, id: &str) -> Failure {
-    let mut failure = Failure::from(refusal);
+/// Adds advice to a failure if it is a conflict.
+fn with_conflict_hint(mut failure: Failure, id: &str) -> Failure {
     if failure.exit == Exit::Conflict {
         failure.message = format!("{}; {}", failure.message.trim_end_matches('.'), show_hint(id));
     }

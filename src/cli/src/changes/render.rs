@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     arguments::{ArgumentLines, call_route, shows_arguments_only, tool_notes},
-    forms::{formatted_lines, recipients_first},
+    forms::{recipients_first, shown_lines},
 };
 use crate::{
     exit::Failure,
@@ -15,8 +15,8 @@ use crate::{
 };
 use countersign_domain::{
     changes::{
-        Change, ChangeState, Diff, DiffLine, FieldDiff, LineOp, Operation, PreviewKind, PreviewNote, ReviewVerdict,
-        Terms, VerificationOutcome, diff::text_lines,
+        Change, ChangeState, Diff, LineOp, Operation, PreviewKind, PreviewNote, ReviewVerdict, Terms,
+        VerificationOutcome, diff::text_lines,
     },
     text::plural,
 };
@@ -217,11 +217,7 @@ pub fn preview_notes(preview: &PreviewNote) -> Vec<(Style, String)> {
 pub fn print_diff(diff: &Diff, out: &mut Output) -> Result<(), Failure> {
     for field in recipients_first(diff) {
         print_heading(&field.label, out)?;
-        match formatted_lines(field) {
-            Some(lines) => print_lines(&lines, out)?,
-            None if field.lines.is_empty() => print_before_and_after(field, out)?,
-            None => print_lines(&field.lines, out)?,
-        }
+        shown_lines(field).iter().try_for_each(|line| print_line(line.op, &line.text, out))?;
     }
     if diff.truncated {
         out.write_line("")?;
@@ -231,19 +227,6 @@ pub fn print_diff(diff: &Diff, out: &mut Output) -> Result<(), Failure> {
         )?;
     }
     Ok(())
-}
-
-fn print_before_and_after(field: &FieldDiff, out: &mut Output) -> Result<(), Failure> {
-    for (side, op) in [(&field.before, LineOp::Delete), (&field.after, LineOp::Insert)] {
-        for line in side.iter().flat_map(|text| text_lines(text)) {
-            print_line(op, line, out)?;
-        }
-    }
-    Ok(())
-}
-
-fn print_lines(lines: &[DiffLine], out: &mut Output) -> Result<(), Failure> {
-    lines.iter().try_for_each(|line| print_line(line.op, &line.text, out))
 }
 
 fn print_line(op: LineOp, text: &str, out: &mut Output) -> Result<(), Failure> {

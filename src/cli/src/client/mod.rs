@@ -3,25 +3,24 @@
 
 pub mod address;
 pub mod local_gateway;
-mod refusal;
+mod request_failure;
 mod response;
 pub mod stored_logins;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use actix_web::http::{Method, StatusCode, header};
-use awc::{ClientRequest, ClientResponse};
+use awc::{ClientRequest, error::PayloadError};
+use bytes::Bytes;
+use futures_util::Stream;
 use serde::{
     Deserialize,
     de::{DeserializeOwned, IgnoredAny},
 };
 use url::Url;
 
+pub use self::response::{ResponseBody, unexpected_response};
 use self::stored_logins::{LoginFile, StoredLogin};
-pub use self::{
-    refusal::GatewayRefusal,
-    response::{ResponseBody, unexpected_response},
-};
 use crate::{
     args::ConnectArgs,
     data_dir,
@@ -226,13 +225,13 @@ impl Client {
     }
 
     /// Returns the base URL of the next request, after verifying who listens there.
-    async fn base(&self) -> Result<Url, GatewayRefusal> {
+    async fn base(&self) -> Result<Url, Failure> {
         match &self.gateway {
             GatewayLocation::Explicit(url) => Ok(url.clone()),
             GatewayLocation::DataDirectory(data) => {
                 let gateway =
-                    local_gateway::find(data).map_err(|failure| GatewayRefusal::unavailable(failure.message))?;
-                gateway.verify(&self.http).await.map_err(GatewayRefusal::unavailable)?;
+                    local_gateway::find(data).map_err(|failure| request_failure::unavailable(&failure.message))?;
+                gateway.verify(&self.http).await.map_err(|reason| request_failure::unavailable(&reason))?;
                 Ok(gateway.url)
             }
         }
@@ -244,26 +243,51 @@ impl Client {
         method: Method,
         path: &[&str],
         query: &[(&str, &str)],
-    ) -> Result<(Url, ClientRequest), GatewayRefusal> {
+    ) -> Result<(Url, ClientRequest), Failure> {
         let base = self.base().await?;
         let request = self.http.request(method, address::endpoint(&base, path, query));
         let request = match &self.credential {
             Credential::Nothing => request,
             Credential::Bearer(token) => request.bearer_auth(token),
             Credential::StoredLogin(logins) => {
-                let token = logins
-                    .access_token(&self.name, self.authorities.clone())
-                    .await
-                    .map_err(GatewayRefusal::from_login)?;
-                request.bearer_auth(token)
+                let token = logins.access_token(&self.name, self.authorities.clone()).await;
+                request.bearer_auth(token.map_err(|failure| request_failure::unusable_login(&failure))?)
             }
         };
         Ok((base, request))
     }
 
-    pub async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<ResponseBody, GatewayRefusal> {
-        let (base, request) = self.request(Method::GET, path, query).await?;
-        read_response(&base, path, self.timeout, request.send()).await
+    /// Sends a request to the resource, with a body that is JSON if there is one, and reads the answer.
+    async fn send(
+        &self,
+        method: Method,
+        path: &[&str],
+        query: &[(&str, &str)],
+        body: Option<String>,
+    ) -> Result<ResponseBody, Failure> {
+        let (base, request) = self.request(method, path, query).await?;
+        let response = match body {
+            Some(body) => request.insert_header((header::CONTENT_TYPE, "application/json")).send_body(body),
+            None => request.send(),
+        };
+        let exchange = async {
+            let mut response = response
+                .await
+                .map_err(|error| request_failure::unreachable(&base, &net::describe_send_error(&error)))?;
+            let body = response.body().limit(MAX_RESPONSE_BYTES).await;
+            let body = body.map_err(|error| request_failure::unreachable(&base, &error.to_string()))?;
+            if response.status().is_success() {
+                Ok(ResponseBody(body.to_vec()))
+            } else {
+                Err(request_failure::error_response(response.status(), &body, path))
+            }
+        };
+        let answer = tokio::time::timeout(self.timeout, exchange).await;
+        answer.unwrap_or_else(|_| Err(request_failure::timeout(&base, self.timeout)))
+    }
+
+    pub async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<ResponseBody, Failure> {
+        self.send(Method::GET, path, query, None).await
     }
 
     /// Fetches a change.
@@ -271,71 +295,44 @@ impl Client {
         self.get(&["changes", id], &[]).await?.read_change()
     }
 
-    pub async fn delete(&self, path: &[&str]) -> Result<ResponseBody, GatewayRefusal> {
-        let (base, request) = self.request(Method::DELETE, path, &[]).await?;
-        read_response(&base, path, self.timeout, request.send()).await
+    pub async fn delete(&self, path: &[&str]) -> Result<ResponseBody, Failure> {
+        self.send(Method::DELETE, path, &[], None).await
     }
 
-    pub async fn post(&self, path: &[&str], body: &serde_json::Value) -> Result<ResponseBody, GatewayRefusal> {
+    pub async fn post(&self, path: &[&str], body: &serde_json::Value) -> Result<ResponseBody, Failure> {
         self.post_text(path, body.to_string()).await
     }
 
     /// Posts a body that is JSON already, like [`Self::post`].
-    pub async fn post_text(&self, path: &[&str], body: String) -> Result<ResponseBody, GatewayRefusal> {
-        let (base, request) = self.request(Method::POST, path, &[]).await?;
-        let request = request.insert_header((header::CONTENT_TYPE, "application/json"));
-        read_response(&base, path, self.timeout, request.send_body(body)).await
+    pub async fn post_text(&self, path: &[&str], body: String) -> Result<ResponseBody, Failure> {
+        self.send(Method::POST, path, &[], Some(body)).await
     }
 
-    pub async fn put(&self, path: &[&str], body: &serde_json::Value) -> Result<ResponseBody, GatewayRefusal> {
-        let (base, request) = self.request(Method::PUT, path, &[]).await?;
-        let request = request.insert_header((header::CONTENT_TYPE, "application/json"));
-        read_response(&base, path, self.timeout, request.send_body(body.to_string())).await
+    pub async fn put(&self, path: &[&str], body: &serde_json::Value) -> Result<ResponseBody, Failure> {
+        self.send(Method::PUT, path, &[], Some(body.to_string())).await
     }
 
     /// Opens the event feed after `since`; the body of the response has no end.
-    pub async fn feed(&self, since: Option<u64>) -> Result<ClientResponse<impl ByteStream + use<>>, GatewayRefusal> {
+    pub async fn feed(
+        &self,
+        since: Option<u64>,
+    ) -> Result<impl Stream<Item = Result<Bytes, PayloadError>> + Unpin + use<>, Failure> {
         let since = since.map(|seq| seq.to_string());
         let query: Vec<(&str, &str)> = since.iter().map(|seq| ("since", seq.as_str())).collect();
         let (base, request) = self.request(Method::GET, &["events"], &query).await?;
         let request = request.insert_header((header::ACCEPT, "text/event-stream")).send();
         let head = tokio::time::timeout(self.timeout, request).await;
-        let head = head.map_err(|_| GatewayRefusal::timeout(&base, self.timeout))?;
+        let head = head.map_err(|_| request_failure::timeout(&base, self.timeout))?;
         let mut response =
-            head.map_err(|error| GatewayRefusal::unreachable(&base, &net::describe_send_error(&error)))?;
+            head.map_err(|error| request_failure::unreachable(&base, &net::describe_send_error(&error)))?;
         if response.status() == StatusCode::OK {
             return Ok(response);
         }
         let status = response.status();
         let body = tokio::time::timeout(self.timeout, response.body().limit(MAX_RESPONSE_BYTES)).await;
-        Err(GatewayRefusal::from_response(status, &body.ok().and_then(Result::ok).unwrap_or_default()))
+        Err(request_failure::error_response(status, &body.ok().and_then(Result::ok).unwrap_or_default(), &["events"]))
     }
 }
-
-async fn read_response(
-    base: &Url,
-    path: &[&str],
-    limit: Duration,
-    request: awc::SendClientRequest,
-) -> Result<ResponseBody, GatewayRefusal> {
-    let exchange = async {
-        let sending = request.await;
-        let mut response =
-            sending.map_err(|error| GatewayRefusal::unreachable(base, &net::describe_send_error(&error)))?;
-        let body = response.body().limit(MAX_RESPONSE_BYTES).await;
-        let body = body.map_err(|error| GatewayRefusal::unreachable(base, &error.to_string()))?;
-        if response.status().is_success() {
-            Ok(ResponseBody(body.to_vec()))
-        } else {
-            Err(GatewayRefusal::from_response(response.status(), &body).with_name(path))
-        }
-    };
-    tokio::time::timeout(limit, exchange).await.unwrap_or_else(|_| Err(GatewayRefusal::timeout(base, limit)))
-}
-
-/// A stream of bytes that a response consists of.
-pub trait ByteStream: futures_util::Stream<Item = Result<bytes::Bytes, awc::error::PayloadError>> + Unpin {}
-impl<T: futures_util::Stream<Item = Result<bytes::Bytes, awc::error::PayloadError>> + Unpin> ByteStream for T {}
 
 fn variable<'a>(env: &'a Environment, name: &str) -> Result<Option<&'a str>, Failure> {
     env.var(name).map_err(|_| Failure::new(Exit::Usage, format!("environment variable {name} is not Unicode")))
@@ -379,9 +376,8 @@ mod tests {
     #[actix::test]
     async fn unreachable_gateway_is_a_temporary_error() {
         // Nobody serves the port of tcpmux (RFC 1078).
-        let refusal = client("http://127.0.0.1:1").get(&["changes"], &[]).await.err().unwrap();
-        assert!(refusal.is_temporary());
-        let failure = Failure::from(refusal);
+        let failure = client("http://127.0.0.1:1").get(&["changes"], &[]).await.err().unwrap();
+        assert!(failure.is_temporary);
         assert_eq!(failure.exit, Exit::Unavailable);
         assert!(failure.message.contains("countersign serve"), "{failure}");
     }

@@ -4,7 +4,6 @@ mod device;
 mod loopback;
 
 use jiff::Timestamp;
-use serde::Deserialize;
 use url::Url;
 
 use super::{
@@ -18,13 +17,7 @@ use countersign_auth::tokens::{
     code_flow::AuthorizationResponseError,
     public_client::{ClientSettings, GrantError, PublicClient},
 };
-
-/// The gateway's ways to sign in.
-#[derive(Deserialize)]
-struct SignInOptions {
-    provider: bool,
-    cli: Option<ClientSettings>,
-}
+use countersign_rest::identity_provider::SignInOptions;
 
 pub fn run(args: &LoginArgs, out: &mut Output) -> Result<Exit, Failure> {
     actix_web::rt::System::new().block_on(sign_in(args, out))
@@ -50,10 +43,9 @@ async fn sign_in(args: &LoginArgs, out: &mut Output) -> Result<Exit, Failure> {
     gateway.credential = Credential::Bearer(login.access_token.clone());
     let answer = match gateway.get(&["me"], &[]).await {
         Ok(answer) => answer,
-        Err(refusal) => {
+        Err(Failure { exit, message, .. }) => {
             // The gateway refuses the token, so it is revoked and not stored.
             let _ = client.revoke(login.refresh_token.as_ref().unwrap_or(&login.access_token)).await;
-            let Failure { exit, message, .. } = refusal.into();
             return Err(Failure::new(exit, format!("{name} does not accept this sign-in: {message}")));
         }
     };
@@ -170,11 +162,13 @@ mod tests {
 
     #[test]
     fn gateway_without_a_provider_is_explained() {
-        let explain = |provider| read_settings(SignInOptions { provider, cli: None }, "http://gw").unwrap_err().message;
+        let explain = |provider| {
+            read_settings(SignInOptions { provider, sign_in_url: None, cli: None }, "http://gw").unwrap_err().message
+        };
         assert!(explain(false).contains("countersign open"));
         assert!(explain(true).contains("auth.oidc.cli_client_id"));
         let settings = settings(None);
-        let options = SignInOptions { provider: true, cli: Some(settings.clone()) };
+        let options = SignInOptions { provider: true, sign_in_url: None, cli: Some(settings.clone()) };
         assert_eq!(read_settings(options, "http://gw").unwrap(), settings);
     }
 }

@@ -15,6 +15,7 @@ use crate::{
     exit::{Exit, Failure},
     output::{Output, one_line, print_note},
 };
+use countersign_rest::server_accounts::Disconnected;
 
 /// The pause between two checks of whether the account is connected.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -91,12 +92,8 @@ async fn find_account(client: &Client, name: &str) -> Result<Account, Failure> {
 
 /// Removes the account with its tokens.
 pub(super) async fn disconnect(client: &Client, name: &str, out: &mut Output) -> Result<Exit, Failure> {
-    #[derive(Deserialize)]
-    struct Answer {
-        disconnected: bool,
-    }
     let answer = client.delete(&["servers", name, "connection"]).await?;
-    client.print(&answer, out, |Answer { disconnected }, out| {
+    client.print(&answer, out, |Disconnected { disconnected }, out| {
         let outcome = if disconnected { "is disconnected" } else { "was not connected" };
         Ok(out.write_line(&format!("{name} {outcome}."))?)
     })

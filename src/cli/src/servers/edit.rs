@@ -35,14 +35,14 @@ use countersign_reload::{
 const REPLACED_KEYS: [&str; 8] = ["command", "args", "url", "serverUrl", "httpUrl", "replicas", "type", "transport"];
 
 /// The configuration file with the flags and the environment that apply to it.
-pub(super) struct Editor {
+pub(super) struct ConfigEditor {
     pub file: ConfigFile,
     pub flags: Flags,
     pub env: Environment,
     json: bool,
 }
 
-impl Editor {
+impl ConfigEditor {
     pub(super) fn open(args: &ConnectArgs) -> Result<Self, Failure> {
         let (flags, env) = (args.data.flags(), Environment::from_process());
         let path = config_path(&flags, &env)?.ok_or_else(|| {
@@ -114,7 +114,7 @@ pub(super) struct Edit {
 
 impl Edit {
     /// Plans the addition of servers, with references in place of their secrets.
-    pub(super) fn for_new_servers(editor: &Editor, servers: Vec<PastedServer>) -> Self {
+    pub(super) fn for_new_servers(editor: &ConfigEditor, servers: Vec<PastedServer>) -> Self {
         let mut edit = Self::default();
         let mut file_variables = variables_in(editor.file.text());
         for mut server in servers {
@@ -144,7 +144,7 @@ impl Edit {
 }
 
 pub(super) fn add(args: &AddArgs, connect: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let editor = Editor::open(connect)?;
+    let editor = ConfigEditor::open(connect)?;
     let servers = read_target(&args.target, args.name.as_deref())?;
     let edit = Edit::for_new_servers(&editor, servers);
     let asks =
@@ -153,7 +153,7 @@ pub(super) fn add(args: &AddArgs, connect: &ConnectArgs, out: &mut Output) -> Re
 }
 
 pub(super) fn edit(args: &EditArgs, connect: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let editor = Editor::open(connect)?;
+    let editor = ConfigEditor::open(connect)?;
     let target = &args.target;
     let old = find_server(editor.file.text(), &args.name).map_err(|error| edit_failure(error, &[]))?;
     // The secrets that the file has stay as they are; only new ones are replaced.
@@ -199,7 +199,7 @@ pub(super) fn edit(args: &EditArgs, connect: &ConnectArgs, out: &mut Output) -> 
 }
 
 pub(super) fn remove(args: &RemoveArgs, connect: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let editor = Editor::open(connect)?;
+    let editor = ConfigEditor::open(connect)?;
     find_server(editor.file.text(), &args.name).map_err(|error| edit_failure(error, &[]))?;
     let asks = should_ask(connect.json, args.yes, Some("removing a server"))?;
     let mut edit = Edit::default();

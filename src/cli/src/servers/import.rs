@@ -3,7 +3,7 @@
 mod clients;
 
 use self::clients::{FoundServer, find_servers};
-use super::edit::{Edit, Editor};
+use super::edit::{ConfigEditor, Edit};
 use crate::{
     args::{ConnectArgs, servers::ImportArgs},
     exit::{Exit, Failure},
@@ -12,7 +12,7 @@ use crate::{
 use countersign_config::edit::{Settings, hidden::hide_secrets, server_names, words_of};
 
 pub(super) fn import(args: &ImportArgs, connect: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let editor = Editor::open(connect)?;
+    let editor = ConfigEditor::open(connect)?;
     let known_names =
         server_names(editor.file.text()).map_err(|error| Failure::new(Exit::Config, one_line(&error.to_string())))?;
     let (found, notes) = find_servers(&editor.env, args.from);

@@ -1,14 +1,12 @@
 //! The tools of a server as the gateway lists them, and the selection of some of them for a command.
 
-use std::borrow::Cow;
-
 use serde::Deserialize;
 use serde_json::json;
 
 use crate::{
     changes::render::line_mark,
     exit::{Exit, Failure},
-    output::{Output, Style, columns, indented, one_line},
+    output::{Output, Style, cell, indented, one_line, print_rows},
 };
 use countersign_domain::{
     changes::{diff::compare_lines, visible::escape_hidden},
@@ -175,14 +173,13 @@ pub(super) fn print_summary(
     effect: fn(&Tool) -> &'static str,
     out: &mut Output,
 ) -> Result<(), Failure> {
-    let names: Vec<Cow<'_, str>> = tools.iter().map(|tool| one_line(&tool.name)).collect();
-    let width = names.iter().map(|name| columns(name)).max().unwrap_or(0);
     out.write_styled_line(Style::Bold, &format!("{}:", plural(tools.len(), "tool")))?;
-    for (tool, name) in tools.iter().zip(&names) {
-        out.write_text(&format!("  {name}{}  ", " ".repeat(width - columns(name))))?;
+    let row = |tool: &Tool| {
         let effect = effect(tool);
-        out.write_styled_line(if effect == MAY_WRITE { Style::Yellow } else { Style::Dim }, effect)?;
-    }
+        let style = if effect == MAY_WRITE { Style::Yellow } else { Style::Dim };
+        [cell(Style::Plain, &format!("  {}", tool.name)), cell(style, effect)]
+    };
+    print_rows(&tools.iter().map(row).collect::<Vec<_>>(), None, out)?;
     Ok(out.write_line("")?)
 }
 

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::edit::{Editor, add_values, read_target};
+use super::edit::{ConfigEditor, add_values, read_target};
 use crate::{
     args::{ConnectArgs, servers::TestArgs},
     exit::{Exit, Failure},
@@ -19,7 +19,7 @@ use countersign_upstream::trial::{TrialReport, try_server};
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
 pub(super) fn test(args: &TestArgs, connect: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let editor = Editor::open(connect)?;
+    let editor = ConfigEditor::open(connect)?;
     let target = &args.target;
     let servers = if target.is_given() {
         read_target(target, args.name.as_deref())?

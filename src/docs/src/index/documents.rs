@@ -37,11 +37,10 @@ pub(crate) struct FileStamp {
     pub hash: [u8; 32],
 }
 
-/// The numbers of indexed documents and chunks.
+/// The numbers of indexed documents.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DocumentCounts {
     pub documents: usize,
-    pub chunks: usize,
     pub by_type: BTreeMap<Option<String>, usize>,
 }
 
@@ -178,7 +177,7 @@ impl Index {
         })
     }
 
-    /// Counts the documents, also by type, and the chunks.
+    /// Counts the documents, also by type.
     pub fn counts(&self) -> Result<DocumentCounts, IndexError> {
         self.read(|conn| {
             let mut counts = DocumentCounts::default();
@@ -189,7 +188,6 @@ impl Index {
                 counts.documents += count;
                 counts.by_type.insert(row.get(0)?, count);
             }
-            counts.chunks = conn.prepare_cached("SELECT count(*) FROM chunks")?.query_row([], |row| row.get(0))?;
             Ok(counts)
         })
     }

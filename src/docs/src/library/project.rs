@@ -43,8 +43,9 @@ struct OpenIndexes {
     external: Option<Arc<Index>>,
 }
 
-/// A tenant with its indexes.
+/// A tenant with its project and its indexes.
 pub(crate) struct IndexedTenant {
+    pub project: Arc<Project>,
     pub tenant: Tenant,
     pub docs: Arc<Index>,
     pub external: Option<Arc<Index>>,
@@ -205,17 +206,17 @@ impl Project {
         Ok(indexes)
     }
 
-    fn open_tenant(&self, tenant: Tenant) -> Result<Arc<IndexedTenant>, McpError> {
-        let indexes = self.indexes_of(&tenant)?;
+    fn open_tenant(self: &Arc<Self>, tenant: Tenant) -> Result<Arc<IndexedTenant>, McpError> {
+        let OpenIndexes { docs, external } = self.indexes_of(&tenant)?;
         let is_current = tenant == self.current_tenant();
-        Ok(Arc::new(IndexedTenant { tenant, docs: indexes.docs, external: indexes.external, is_current }))
+        Ok(Arc::new(IndexedTenant { project: Arc::clone(self), tenant, docs, external, is_current }))
     }
 
     /// Returns the tenant of a branch, or of the checked-out branch if `branch` is `None`.
     ///
     /// # Errors
     /// `TENANT_MISMATCH` if the branch was never indexed.
-    pub fn tenant(&self, branch: Option<&str>) -> Result<Arc<IndexedTenant>, McpError> {
+    pub fn tenant(self: &Arc<Self>, branch: Option<&str>) -> Result<Arc<IndexedTenant>, McpError> {
         let tenant = branch.map_or_else(|| self.current_tenant(), |branch| self.tenant_of(branch));
         if tenant == self.current_tenant() || self.stored_tenants()?.contains(&tenant) {
             return self.open_tenant(tenant);
@@ -246,7 +247,7 @@ impl Project {
     }
 
     /// Returns all tenants stored under this project's name, including those of earlier roots.
-    pub fn indexed_tenants(&self) -> Result<Vec<Arc<IndexedTenant>>, McpError> {
+    pub fn indexed_tenants(self: &Arc<Self>) -> Result<Vec<Arc<IndexedTenant>>, McpError> {
         self.stored_tenants()?.into_iter().map(|tenant| self.open_tenant(tenant)).collect()
     }
 
@@ -306,7 +307,7 @@ impl Project {
                 .with("path", path)
         };
         let Some(embedder) = &self.embedder else { return Err(failed("none is configured".to_owned())) };
-        let index = self.tenant(None)?.docs.clone();
+        let index = self.indexes_of(&self.current_tenant())?.docs;
         let pending = index.unembedded_passages_of(path, embedder.model())?;
         if !pending.is_empty() {
             let all = embedding::embed_passages(embedder, pending).await.map_err(|error| {
@@ -413,22 +414,23 @@ impl Project {
 
     /// Updates the report, and logs it if it has changed.
     fn update_report(&self) {
-        let indexed = match self.tenant(None) {
-            Ok(indexed) => indexed,
+        let tenant = self.current_tenant();
+        let indexes = match self.indexes_of(&tenant).map_err(McpError::from) {
+            Ok(indexes) => indexes,
             Err(error) => return tracing::warn!(project = %self.name, %error, "the state of the index cannot be read"),
         };
-        let external = indexed.external.as_ref().map(|index| index.front_matter_stats(0)).transpose();
-        let (docs, external) = match (indexed.docs.front_matter_stats(MAX_NAMED_FAULTS), external) {
+        let external = indexes.external.as_ref().map(|index| index.front_matter_stats(0)).transpose();
+        let (docs, external) = match (indexes.docs.front_matter_stats(MAX_NAMED_FAULTS), external) {
             (Ok(docs), Ok(external)) => (docs, external),
             (Err(error), _) | (_, Err(error)) => {
                 return tracing::warn!(project = %self.name, %error, "the state of the index cannot be read");
             }
         };
-        let report = report::describe(&indexed.tenant, &docs, external.as_ref(), self.lacks_repository());
+        let report = report::describe(&tenant, &docs, external.as_ref(), self.lacks_repository());
         let before = std::mem::replace(&mut *self.report.write(), report.clone());
         if before.details != report.details {
             tracing::info!(
-                project = %self.name, branch = %indexed.tenant.branch, documents = docs.documents,
+                project = %self.name, branch = %tenant.branch, documents = docs.documents,
                 without_front_matter = docs.without_front_matter, faulty = docs.faulty,
                 external = external.as_ref().map(|external| external.documents), "documents are indexed"
             );

@@ -95,12 +95,12 @@ async fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-fn paths(project: &Project) -> Vec<String> {
+fn paths(project: &Arc<Project>) -> Vec<String> {
     let (entries, _) = project.tenant(None).unwrap().docs.list("", 10_000).unwrap();
     entries.into_iter().map(|entry| entry.path).collect()
 }
 
-fn found(project: &Project, text: &str) -> Vec<String> {
+fn found(project: &Arc<Project>, text: &str) -> Vec<String> {
     let filter = Filter::default();
     let query = Query { text, vector: None, filter: &filter, limit: 50, min_relevance: 0.0 };
     let found = project.tenant(None).unwrap().docs.search(&query).unwrap();
@@ -382,7 +382,7 @@ async fn indexing_reports_progress_and_resumes() {
     fs::remove_dir_all(&data).unwrap();
     let project = bench.opened();
     wait_until("half", || paths(&project).len() >= 300).await;
-    let ids = |project: &Project| project.tenant(None).unwrap().docs.stamps().unwrap();
+    let ids = |project: &Arc<Project>| project.tenant(None).unwrap().docs.stamps().unwrap();
     project.stop();
     drop(project);
     bench.library = None;

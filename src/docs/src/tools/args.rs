@@ -154,37 +154,28 @@ pub(crate) struct UpdateLevelArgs {
     selector: TenantSelector,
 }
 
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 pub(crate) struct DeleteDocumentsArgs {
     /// # Project
     /// The name of the project.
     #[schemars(length(min = 1, max = 64))]
-    project_name: String,
+    pub project_name: String,
     /// # Branch
     /// Restricts the deletion to this git branch. Default: all branches.
     #[schemars(length(min = 1, max = 250))]
-    branch_name: Option<String>,
+    pub branch_name: Option<String>,
     /// # Root
     /// Restricts the deletion to the project root with this hash (see activate_project). Default: all roots.
     #[schemars(extend("pattern" = "^[0-9a-f]{16}$"))]
-    path_hash: Option<String>,
+    pub path_hash: Option<String>,
     /// # Paths
     /// Restricts the deletion to documents with these paths. Default: all documents.
     #[schemars(length(min = 1, max = MAX_PATHS), inner(length(min = 1, max = MAX_PATH_BYTES)))]
-    paths: Option<Vec<String>>,
+    pub paths: Option<Vec<String>>,
     /// # Dry run
     /// Returns the documents that would be deleted, without deleting them. Needs no approval.
     #[serde(default)]
-    dry_run: bool,
-}
-
-/// The documents to delete.
-#[derive(Clone, Debug)]
-pub(crate) struct DeletionRequest {
-    pub project: String,
-    pub branch: Option<String>,
-    pub path_hash: Option<String>,
-    pub paths: Option<Vec<String>>,
+    pub dry_run: bool,
 }
 
 /// A call that writes.
@@ -192,7 +183,7 @@ pub(crate) struct DeletionRequest {
 pub(crate) enum WriteCall {
     Put { selector: TenantSelector, path: String, content: String },
     Promote { selector: TenantSelector, path: String, level: Level },
-    Delete(DeletionRequest),
+    Delete(DeleteDocumentsArgs),
 }
 
 impl WriteCall {
@@ -200,7 +191,7 @@ impl WriteCall {
     pub fn project(&self) -> Option<&str> {
         match self {
             Self::Put { selector, .. } | Self::Promote { selector, .. } => selector.project_name.as_deref(),
-            Self::Delete(request) => Some(&request.project),
+            Self::Delete(request) => Some(&request.project_name),
         }
     }
 }
@@ -209,7 +200,7 @@ impl WriteCall {
 #[derive(Clone, Debug)]
 pub(crate) enum ReadOnlyCall {
     Refresh { selector: TenantSelector, path: String },
-    DryRun(DeletionRequest),
+    DryRun(DeleteDocumentsArgs),
 }
 
 /// A call of a writing tool, by whether it writes or only reads.
@@ -234,18 +225,15 @@ impl WritingToolCall {
                 check_length(&path, MAX_PATH_BYTES, "/document_path")?;
                 Ok(Self::Write(WriteCall::Promote { selector, path, level }))
             })),
-            "delete_documents" => Some(parse_arguments(arguments).and_then(|args| {
-                let DeleteDocumentsArgs { project_name: project, branch_name: branch, path_hash, paths, dry_run } =
-                    args;
-                if paths.as_ref().is_some_and(|paths| paths.is_empty() || paths.len() > MAX_PATHS) {
+            "delete_documents" => Some(parse_arguments(arguments).and_then(|request: DeleteDocumentsArgs| {
+                if request.paths.as_ref().is_some_and(|paths| paths.is_empty() || paths.len() > MAX_PATHS) {
                     let message = format!("`paths` must have 1 to {MAX_PATHS} paths.");
                     return Err(invalid_argument("/paths", "maxItems", message));
                 }
-                for path in paths.iter().flatten() {
+                for path in request.paths.iter().flatten() {
                     check_length(path, MAX_PATH_BYTES, "/paths")?;
                 }
-                let request = DeletionRequest { project, branch, path_hash, paths };
-                Ok(if dry_run {
+                Ok(if request.dry_run {
                     Self::Read(ReadOnlyCall::DryRun(request))
                 } else {
                     Self::Write(WriteCall::Delete(request))

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     MAX_SHOWN_CHARS,
-    args::{DeletionRequest, ReadOnlyCall, WriteCall},
+    args::{DeleteDocumentsArgs, ReadOnlyCall, WriteCall},
     document_diff::compare_documents,
     refusal,
     tenant::{ensure_checked_out, require_project, resolve_checked_out},
@@ -63,7 +63,7 @@ pub(crate) fn hash(bytes: &[u8]) -> Hash {
 
 /// Documents to be deleted.
 pub(crate) struct Deletion {
-    pub request: DeletionRequest,
+    pub request: DeleteDocumentsArgs,
     pub tenants: Vec<TenantDeletion>,
 }
 
@@ -105,12 +105,12 @@ impl Deletion {
 pub(crate) fn plan_write(library: &Library, write: &WriteCall, cancel: &CancellationToken) -> Result<Plan, McpError> {
     match write {
         WriteCall::Put { selector, path, content } => {
-            let resolved = resolve_checked_out(library, selector)?;
-            plan_put(&resolved.project, &resolved.indexed, path, content)
+            let indexed = resolve_checked_out(library, selector)?;
+            plan_put(&indexed, path, content)
         }
         WriteCall::Promote { selector, path, level } => {
-            let resolved = resolve_checked_out(library, selector)?;
-            plan_promote(&resolved.project, &resolved.indexed, path, *level)
+            let indexed = resolve_checked_out(library, selector)?;
+            plan_promote(&indexed, path, *level)
         }
         WriteCall::Delete(request) => plan_delete(find_deletion(library, request, cancel)?),
     }
@@ -190,7 +190,8 @@ fn unknown_document_error(project: &str, path: &str) -> McpError {
     .with("path", path)
 }
 
-fn plan_put(project: &Project, indexed: &IndexedTenant, path: &str, content: &str) -> Result<Plan, McpError> {
+fn plan_put(indexed: &IndexedTenant, path: &str, content: &str) -> Result<Plan, McpError> {
+    let project = &indexed.project;
     let path = project.files.check_path(path)?;
     let checked = project.types().check(&path, content).map_err(|refusal| refusal::to_error(&path, refusal))?;
     let before = project.files.read(&path)?;
@@ -222,7 +223,8 @@ fn plan_put(project: &Project, indexed: &IndexedTenant, path: &str, content: &st
     })
 }
 
-fn plan_promote(project: &Project, indexed: &IndexedTenant, path: &str, to: Level) -> Result<Plan, McpError> {
+fn plan_promote(indexed: &IndexedTenant, path: &str, to: Level) -> Result<Plan, McpError> {
+    let project = &indexed.project;
     let (path, text) = match read_existing(project, path) {
         Err(error) if error.kind == ErrorKind::DocumentNotFound => {
             return Err(external_error(project, path).unwrap_or(error));
@@ -270,10 +272,10 @@ fn external_error(project: &Project, requested_path: &str) -> Option<McpError> {
 /// Finds the documents that a deletion names.
 pub(crate) fn find_deletion(
     library: &Library,
-    request: &DeletionRequest,
+    request: &DeleteDocumentsArgs,
     cancel: &CancellationToken,
 ) -> Result<Deletion, McpError> {
-    let project = require_project(library, Some(&request.project))?;
+    let project = require_project(library, Some(&request.project_name))?;
     let mut requested_paths: Option<BTreeSet<String>> = None;
     for path in request.paths.iter().flatten() {
         requested_paths.get_or_insert_default().insert(project.files.check_path(path)?);
@@ -282,25 +284,25 @@ pub(crate) fn find_deletion(
     let check_known = |part: &str, name: &Option<String>, matches: &dyn Fn(&IndexedTenant, &str) -> bool| match name {
         Some(name) if !all.iter().any(|indexed| matches(indexed, name)) => {
             let short_name: String = name.chars().take(200).collect();
-            let message = format!("{} has no documents of this {part}.", request.project);
+            let message = format!("{} has no documents of this {part}.", request.project_name);
             let key = if part == "branch" { "branch_name" } else { "path_hash" };
             Err(McpError::new(ErrorKind::ProjectMismatch, message).with(key, short_name))
         }
         _ => Ok(()),
     };
-    check_known("branch", &request.branch, &|indexed, name| indexed.tenant.branch == name)?;
+    check_known("branch", &request.branch_name, &|indexed, name| indexed.tenant.branch == name)?;
     check_known("root", &request.path_hash, &|indexed, hash| indexed.tenant.path_hash == hash)?;
     let mut tenants = Vec::new();
     for indexed in &all {
         let tenant = &indexed.tenant;
-        if request.branch.as_ref().is_some_and(|branch| *branch != tenant.branch)
+        if request.branch_name.as_ref().is_some_and(|branch| *branch != tenant.branch)
             || request.path_hash.as_ref().is_some_and(|hash| *hash != tenant.path_hash)
         {
             continue;
         }
         let deletion = if indexed.is_current {
-            ensure_checked_out(&project, indexed)?;
-            live_documents(&project, indexed, requested_paths.as_ref(), cancel)?
+            ensure_checked_out(indexed)?;
+            live_documents(indexed, requested_paths.as_ref(), cancel)?
         } else {
             indexed_documents(indexed, requested_paths.as_ref())?
         };
@@ -310,19 +312,18 @@ pub(crate) fn find_deletion(
     }
     let existing_paths: BTreeSet<&String> = tenants.iter().flat_map(TenantDeletion::paths).collect();
     if let Some(path) = requested_paths.iter().flatten().find(|path| !existing_paths.contains(path)) {
-        return Err(unknown_document_error(&request.project, path));
+        return Err(unknown_document_error(&request.project_name, path));
     }
     Ok(Deletion { request: request.clone(), tenants })
 }
 
 /// Returns the documents of the checked-out branch as their files are now. A file that is not UTF-8 is not a document.
 fn live_documents(
-    project: &Project,
     indexed: &Arc<IndexedTenant>,
     requested_paths: Option<&BTreeSet<String>>,
     cancel: &CancellationToken,
 ) -> Result<TenantDeletion, McpError> {
-    let stamps = indexed.docs.stamps()?;
+    let (project, stamps) = (&indexed.project, indexed.docs.stamps()?);
     let mut deletion = TenantDeletion { indexed: Arc::clone(indexed), documents: Vec::new(), chunks: 0 };
     let paths = match requested_paths {
         Some(paths) => paths.iter().cloned().collect(),
@@ -371,7 +372,7 @@ fn indexed_documents(
 }
 
 fn plan_delete(deletion: Deletion) -> Result<Plan, McpError> {
-    let name = deletion.request.project.clone();
+    let name = deletion.request.project_name.clone();
     let (documents, chunks) = (deletion.document_count(), deletion.chunk_count());
     if documents == 0 {
         return Err(McpError::new(ErrorKind::DocumentNotFound, format!("{name} has no such documents to delete."))
@@ -403,7 +404,7 @@ fn plan_delete(deletion: Deletion) -> Result<Plan, McpError> {
     };
     let branch_suffix = deletion
         .request
-        .branch
+        .branch_name
         .as_deref()
         .map_or_else(String::new, |branch| format!(" on {}", one_line(branch, MAX_LABEL_CHARS)));
     let only_file = match deletion.tenants.as_slice() {
@@ -434,7 +435,7 @@ pub(crate) fn unchanged_preview(read_call: &ReadOnlyCall) -> Preview {
             (one_line(path, MAX_SHOWN_CHARS).into_owned(), "Bring the index up to date with a file")
         }
         ReadOnlyCall::DryRun(request) => {
-            (one_line(&request.project, MAX_SHOWN_CHARS).into_owned(), "Say which documents would be deleted")
+            (one_line(&request.project_name, MAX_SHOWN_CHARS).into_owned(), "Say which documents would be deleted")
         }
     };
     Preview {

@@ -15,9 +15,9 @@ pub(crate) fn document_text(
     selector: &TenantSelector,
     path: &str,
 ) -> Result<Option<String>, McpError> {
-    let resolved = resolve_checked_out(library, selector)?;
-    let path = resolved.project.files.check_path(path)?;
-    let bytes = resolved.project.files.read(&path)?;
+    let indexed = resolve_checked_out(library, selector)?;
+    let files = &indexed.project.files;
+    let bytes = files.read(&files.check_path(path)?)?;
     Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
 }
 

@@ -12,10 +12,10 @@ use super::{
         ActivatedProject, AnsweredQuestion, CountedType, DeletedDocuments, FoundDocument, IndexedDocument,
         LinkedDocument, ListedType, ListedTypes, Location, SearchResults,
     },
-    args::{ActivateArgs, AskArgs, DeletionRequest, SearchArgs, TenantSelector, TypeName},
+    args::{ActivateArgs, AskArgs, DeleteDocumentsArgs, SearchArgs, TenantSelector, TypeName},
     plan::{self, Deletion},
     refusal, result, run_blocking,
-    tenant::{ActiveTenant, ResolvedTenant, project_of_path, require_project, resolve_checked_out, resolve_tenant},
+    tenant::{ActiveTenant, project_of_path, require_project, resolve_checked_out, resolve_tenant},
 };
 use crate::{
     answer::{Answer, answer_query},
@@ -130,7 +130,8 @@ impl Reader {
     /// Answers `list_doc_types`.
     pub async fn list_types(&self, arguments: &RawValue) -> Result<ToolResult, McpError> {
         let selector: TenantSelector = parse_arguments(arguments)?;
-        let ResolvedTenant { project, indexed } = resolve_tenant(&self.library, &selector)?;
+        let indexed = resolve_tenant(&self.library, &selector)?;
+        let project = Arc::clone(&indexed.project);
         let counts = run_blocking(move || Ok(indexed.docs.counts()?)).await?;
         let mut lines = Vec::new();
         let mut doc_types = Vec::new();
@@ -228,7 +229,8 @@ impl Reader {
         path: &str,
         ctx: &CallContext,
     ) -> Result<ToolResult, McpError> {
-        let ResolvedTenant { project, indexed } = resolve_checked_out(&self.library, selector)?;
+        let indexed = resolve_checked_out(&self.library, selector)?;
+        let project = Arc::clone(&indexed.project);
         let (project_of_file, requested_path) = (Arc::clone(&project), path.to_owned());
         let (path, text) = run_blocking(move || plan::read_existing(&project_of_file, &requested_path)).await?;
         project.refresh(Collection::Docs, vec![path.clone()]).await?;
@@ -259,20 +261,21 @@ impl Reader {
     }
 
     /// Returns the documents that a deletion would delete.
-    pub async fn dry_run(&self, request: DeletionRequest, ctx: &CallContext) -> Result<ToolResult, McpError> {
+    pub async fn dry_run(&self, request: DeleteDocumentsArgs, ctx: &CallContext) -> Result<ToolResult, McpError> {
         let (library, ctx) = (Arc::clone(&self.library), ctx.clone());
-        let files_guard = require_project(&library, Some(&request.project))?.lock_files().await;
+        let files_guard = require_project(&library, Some(&request.project_name))?.lock_files().await;
         let deletion = run_blocking(move || {
             let _files_guard = files_guard;
             ctx.run_charged(|| plan::find_deletion(&library, &request, &ctx.cancel))
         })
         .await?;
-        deletion_result(&deletion, true)
+        deletion_result(&deletion)
     }
 
     /// Finds the index of a search.
     fn search_scope(&self, selector: &TenantSelector, collection: Collection) -> Result<SearchScope, McpError> {
-        let ResolvedTenant { project, indexed } = resolve_tenant(&self.library, selector)?;
+        let indexed = resolve_tenant(&self.library, selector)?;
+        let project = Arc::clone(&indexed.project);
         let index = match collection {
             Collection::Docs => Arc::clone(&indexed.docs),
             Collection::External => indexed.external.as_ref().map(Arc::clone).ok_or_else(|| {
@@ -420,26 +423,26 @@ fn check_types(project: &Project, requested_types: Option<Vec<TypeName>>) -> Res
 }
 
 /// Returns the result of a deletion or of its dry run.
-pub(crate) fn deletion_result(deletion: &Deletion, dry_run: bool) -> Result<ToolResult, McpError> {
+pub(crate) fn deletion_result(deletion: &Deletion) -> Result<ToolResult, McpError> {
     let (documents, chunks) = (deletion.document_count(), deletion.chunk_count());
     let named_paths = deletion.named_paths();
     let request = &deletion.request;
-    let verb = if dry_run { "would be deleted" } else { "deleted" };
+    let verb = if request.dry_run { "would be deleted" } else { "deleted" };
     let (documents_text, chunks_text) = (plural(documents, "document"), plural(chunks, "chunk"));
-    let mut lines = vec![format!("{documents_text} ({chunks_text}) of {} {verb}.", request.project)];
+    let mut lines = vec![format!("{documents_text} ({chunks_text}) of {} {verb}.", request.project_name)];
     lines.extend(named_paths.iter().map(|path| format!("- {}", text::one_line(path, MAX_SHOWN_CHARS))));
     if documents > named_paths.len() {
         lines.push(format!("… and {} more", documents - named_paths.len()));
     }
     let answer = DeletedDocuments {
-        status: if dry_run { "preview" } else { "deleted" },
+        status: if request.dry_run { "preview" } else { "deleted" },
         deleted_count: documents,
         deleted_chunks: chunks,
         documents: named_paths,
-        project_name: request.project.clone(),
-        branch_name: request.branch.clone(),
+        project_name: request.project_name.clone(),
+        branch_name: request.branch_name.clone(),
         path_hash: request.path_hash.clone(),
-        dry_run,
+        dry_run: request.dry_run,
     };
     result(&lines.join("\n"), &answer)
 }

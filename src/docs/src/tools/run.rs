@@ -59,7 +59,7 @@ pub(crate) async fn run_write(
                 .filter(|tenant_deletion| tenant_deletion.indexed.is_current)
                 .flat_map(TenantDeletion::paths);
             refresh_index(&project, removed_paths.cloned().collect()).await;
-            deletion_result(&deletion, false)
+            deletion_result(&deletion)
         }
     }
 }

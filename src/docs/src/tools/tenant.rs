@@ -54,39 +54,35 @@ impl ActiveTenant {
     }
 }
 
-/// A project and one of its tenants.
-pub(crate) struct ResolvedTenant {
-    pub project: Arc<Project>,
-    pub indexed: Arc<IndexedTenant>,
-}
-
-/// Resolves the project and tenant of a call.
+/// Resolves the tenant of a call.
 ///
 /// # Errors
 /// `PROJECT_NOT_ACTIVE` if no project is named; `TENANT_MISMATCH` if it is not configured or the branch is unknown.
 /// Without branch tracking, any branch name is accepted.
-pub(crate) fn resolve_tenant(library: &Library, selector: &TenantSelector) -> Result<ResolvedTenant, McpError> {
+pub(crate) fn resolve_tenant(library: &Library, selector: &TenantSelector) -> Result<Arc<IndexedTenant>, McpError> {
     let project = require_project(library, selector.project_name.as_deref())?;
-    let indexed = project.tenant(selector.branch_name.as_deref().filter(|_| project.tracks_branches()))?;
-    Ok(ResolvedTenant { project, indexed })
+    project.tenant(selector.branch_name.as_deref().filter(|_| project.tracks_branches()))
 }
 
 /// Resolves the tenant of a call that accesses the files themselves, which needs the checked-out branch.
 ///
 /// # Errors
 /// Fails as [`resolve_tenant`] does.
-pub(crate) fn resolve_checked_out(library: &Library, selector: &TenantSelector) -> Result<ResolvedTenant, McpError> {
-    let tenant = resolve_tenant(library, selector)?;
-    ensure_checked_out(&tenant.project, &tenant.indexed)?;
-    Ok(tenant)
+pub(crate) fn resolve_checked_out(
+    library: &Library,
+    selector: &TenantSelector,
+) -> Result<Arc<IndexedTenant>, McpError> {
+    let indexed = resolve_tenant(library, selector)?;
+    ensure_checked_out(&indexed)?;
+    Ok(indexed)
 }
 
 /// Checks that the files in the folder are those of this branch, according to the repository.
 ///
 /// # Errors
 /// `TENANT_MISMATCH`
-pub(crate) fn ensure_checked_out(project: &Project, indexed: &IndexedTenant) -> Result<(), McpError> {
-    let (branch, checked_out) = (&indexed.tenant.branch, project.read_branch());
+pub(crate) fn ensure_checked_out(indexed: &IndexedTenant) -> Result<(), McpError> {
+    let (branch, checked_out) = (&indexed.tenant.branch, indexed.project.read_branch());
     if indexed.is_current && *branch == checked_out {
         return Ok(());
     }

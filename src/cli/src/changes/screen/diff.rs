@@ -8,7 +8,7 @@ use ratatui::{
 };
 
 use super::paint::{Theme, wrap};
-use crate::changes::forms::{formatted_lines, recipients_first};
+use crate::changes::forms::{recipients_first, shown_lines};
 use countersign_domain::{
     changes::{
         Diff, DiffLine, FieldDiff, LineOp,
@@ -78,18 +78,7 @@ impl DiffWriter {
         }
         let no_prefix = Span::raw("");
         self.lines.extend(wrap(&title, self.layout.width, &no_prefix, &no_prefix));
-        if let Some(lines) = formatted_lines(field) {
-            self.push_compared_lines(&lines, None);
-        } else if field.lines.is_empty() {
-            let side = |op, text: &Option<String>| -> Vec<DiffLine> {
-                let lines = text.iter().flat_map(|text| text_lines(text));
-                lines.map(|text| DiffLine { op, text: text.to_owned() }).collect()
-            };
-            let (old, new) = (side(LineOp::Delete, &field.before), side(LineOp::Insert, &field.after));
-            self.push_replaced_lines(&old.iter().collect::<Vec<_>>(), &new.iter().collect::<Vec<_>>());
-        } else {
-            self.push_compared_lines(&field.lines, field.before.as_deref());
-        }
+        self.push_compared_lines(&shown_lines(field), field.before.as_deref());
         self.lines.push(Line::default());
     }
 

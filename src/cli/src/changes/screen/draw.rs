@@ -11,7 +11,7 @@ use ratatui::{
 
 use super::{
     keys::HELP,
-    model::{App, ListedChange, Question, Row},
+    model::{App, DecisionResult, ListedChange, Question, Row},
     paint::{Theme, truncate},
 };
 use crate::{changes::render, moment::format_duration, output::columns};
@@ -185,8 +185,8 @@ fn change_row(app: &App, entry: &ListedChange, width: u16) -> Line<'static> {
 }
 
 fn result_lines(app: &App) -> Vec<Line<'static>> {
-    let lines = app.results.iter().map(|(summary, outcome, succeeded)| {
-        let style = if *succeeded { app.theme.good() } else { app.theme.bad() };
+    let lines = app.results.iter().map(|DecisionResult { summary, outcome, has_succeeded }| {
+        let style = if *has_succeeded { app.theme.good() } else { app.theme.bad() };
         let outcome = Span::styled(format!(" {}", app.theme.visible(outcome)), style);
         Line::from(vec![outcome, Span::raw("  "), Span::raw(app.theme.visible(summary))])
     });

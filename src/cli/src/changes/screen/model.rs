@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 pub use super::types::*;
 use super::{detail, diff::DiffLayout, paint::Theme, search};
-use crate::{client::CurrentUser, output::Style};
+use crate::{changes::decision_body, client::CurrentUser, output::Style};
 use countersign_domain::changes::{Change, ChangeState, ReviewVerdict};
 
 /// Maximum number of changes that are kept in memory. A search finds further changes.
@@ -47,8 +47,8 @@ pub struct App {
     pub is_unfolded: bool,
     pub prompt: Option<Prompt>,
     pub shows_help: bool,
-    /// Results of a bulk decision: summary, outcome, and whether it succeeded.
-    pub results: Vec<(String, String, bool)>,
+    /// Results of a bulk decision.
+    pub results: Vec<DecisionResult>,
     pub status: (String, Style),
     pub requests_in_flight: usize,
     /// The change whose approval `u` withdraws if the change at the cursor cannot be undone.
@@ -323,7 +323,7 @@ impl App {
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             let (id, problem) = (text(&result["id"]), &result["problem"]);
             let entry = self.changes.iter().find(|entry| entry.id == id);
-            let name = entry.map_or(&id, |entry| &entry.summary).clone();
+            let summary = entry.map_or(&id, |entry| &entry.summary).clone();
             let outcome = if problem.is_null() {
                 self.selected.remove(&id);
                 text(&result["change"]["state"])
@@ -332,7 +332,7 @@ impl App {
                 let reason = if detail.is_empty() { text(&problem["title"]) } else { detail };
                 format!("{reason} ({})", text(&problem["code"]))
             };
-            self.results.push((name, outcome, problem.is_null()));
+            self.results.push(DecisionResult { summary, outcome, has_succeeded: problem.is_null() });
             ids.push(id);
         }
         ids
@@ -341,12 +341,7 @@ impl App {
     /// Builds the request for a decision on the change that is shown.
     pub(super) fn decision_request(change: &Change, verdict: ReviewVerdict, comment: &str) -> Action {
         let done_message = if verdict == ReviewVerdict::Approve { "Approved" } else { "Rejected" };
-        let body = json!({
-            "decision": verdict,
-            "comment": Some(comment.trim()).filter(|c| !c.is_empty()),
-            "version": change.version,
-            "digest": change.digest,
-        });
+        let body = decision_body(change, verdict, typed_comment(comment));
         Action::for_change(&change.id, "decision", &body, done_message)
     }
 }

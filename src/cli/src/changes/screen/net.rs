@@ -103,7 +103,7 @@ impl GatewayConnection {
                 let mut parts: Vec<(&str, &str)> = query.iter().map(|(name, value)| (*name, value.as_str())).collect();
                 parts.push(("limit", PAGE_SIZE));
                 parts.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
-                let answer = net.client.get(&["changes"], &parts).await.map_err(Failure::from);
+                let answer = net.client.get(&["changes"], &parts).await;
                 let page: Page = match answer.and_then(|answer| answer.read()) {
                     Ok(page) => page,
                     Err(failure) => {
@@ -180,9 +180,7 @@ impl GatewayConnection {
             let is_bulk = path.len() == 1;
             let event = match net.client.post_text(&parts, body).await {
                 Ok(answer) => GatewayEvent::Done { answer, done_message, is_bulk },
-                Err(refusal) => {
-                    GatewayEvent::Refused { message: Failure::from(refusal).message, id: path.get(1).cloned() }
-                }
+                Err(failure) => GatewayEvent::Refused { message: failure.message, id: path.get(1).cloned() },
             };
             net.send(event).await;
         });

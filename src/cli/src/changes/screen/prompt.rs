@@ -3,8 +3,8 @@
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::json;
 
-use super::model::{Action, App, Prompt, Question};
-use crate::output::Style;
+use super::model::{Action, App, Prompt, Question, typed_comment};
+use crate::{changes::edit_body, output::Style};
 use countersign_domain::changes::{ReviewVerdict, visible::has_visible_text};
 
 /// The size limit of a typed line, in bytes. The gateway accepts longer comments, too.
@@ -77,14 +77,11 @@ impl App {
             Question::SettleComment { applied } => {
                 let change = self.shown_change().ok()?;
                 let outcome = if applied { "applied" } else { "failed" };
-                let comment = Some(text.trim()).filter(|c| !c.is_empty());
-                let body = json!({ "outcome": outcome, "comment": comment, "version": change.version });
+                let body = json!({ "outcome": outcome, "comment": typed_comment(&text), "version": change.version });
                 Some(Action::for_change(&change.id, "settle", &body, "Settled"))
             }
             Question::EditComment { id, version, arguments } => {
-                let comment = json!(Some(text.trim()).filter(|c| !c.is_empty()));
-                // The arguments are sent as typed, because a number with many digits must keep them.
-                let body = format!("{{\"arguments\":{arguments},\"version\":{version},\"comment\":{comment}}}");
+                let body = edit_body(&arguments, version, typed_comment(&text));
                 let path = vec!["changes".into(), id, "edit".into()];
                 Some(Action::Post {
                     path,
@@ -104,7 +101,7 @@ impl App {
     /// Decides on all selected changes at once, each with its own version and digest.
     fn decide_selected(&mut self, verdict: ReviewVerdict, text: String) -> Option<Action> {
         let selected = self.selected_changes();
-        let comment = Some(text.trim()).filter(|c| !c.is_empty());
+        let comment = typed_comment(&text);
         if comment.is_none() && selected.iter().any(|entry| entry.terms.require_comment) {
             return self.ask_for_comment_again(Question::Comment { verdict, is_bulk: true });
         }

@@ -269,6 +269,20 @@ pub struct Prompt {
     pub text: String,
 }
 
+/// Returns the comment in a typed line, or `None` if it is blank.
+pub(super) fn typed_comment(text: &str) -> Option<&str> {
+    Some(text.trim()).filter(|comment| !comment.is_empty())
+}
+
+/// The result of a decision on one of several changes.
+#[derive(Debug)]
+pub struct DecisionResult {
+    pub summary: String,
+    /// The new state of the change, or the reason why nothing was decided.
+    pub outcome: String,
+    pub has_succeeded: bool,
+}
+
 /// A task for the loop.
 #[derive(Debug, PartialEq)]
 pub enum Action {

@@ -10,7 +10,7 @@ fn write_head(bench: &TestLibrary, branch: &str) {
     fs::rename(git_folder.join("HEAD.lock"), git_folder.join("HEAD")).unwrap();
 }
 
-fn paths_of(project: &Project, branch: &str) -> Vec<String> {
+fn paths_of(project: &Arc<Project>, branch: &str) -> Vec<String> {
     let (entries, _) = project.tenant(Some(branch)).unwrap().docs.list("", 10).unwrap();
     entries.into_iter().map(|entry| entry.path).collect()
 }

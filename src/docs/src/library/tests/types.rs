@@ -3,7 +3,7 @@
 use super::*;
 
 /// Returns the type and the fault of the document.
-fn checked(project: &Project) -> (Option<String>, Option<String>) {
+fn checked(project: &Arc<Project>) -> (Option<String>, Option<String>) {
     let docs = Arc::clone(&project.tenant(None).unwrap().docs);
     let fault = docs.front_matter_stats(1).unwrap().faults.pop().map(|(_, fault)| fault);
     (docs.document("runbooks/a.md").unwrap().unwrap().doc_type, fault)
@@ -16,7 +16,7 @@ fn require_field(bench: &TestLibrary, field: &str) {
 }
 
 /// Returns `true` if the document has the type of its folder, and lacks this field.
-fn has_fault(project: &Project, field: &str) -> bool {
+fn has_fault(project: &Arc<Project>, field: &str) -> bool {
     let (doc_type, fault) = checked(project);
     doc_type.as_deref() == Some("runbook") && fault.is_some_and(|fault| fault.contains(field))
 }
