@@ -44,14 +44,13 @@ impl NamedOperation {
     }
 }
 
-/// Proof that the policy has admitted a call to this tool. No handler runs a tool without it, and only
-/// [`JudgedCall::apply_decision`] creates it.
-#[derive(Clone)]
-pub struct AdmittedCall(Arc<ToolRoute>);
+/// Proof that the policy has admitted a call. No handler runs a tool without it, and only [`JudgedCall::apply_decision`]
+/// creates it.
+pub struct AdmittedCall(JudgedCall);
 
 impl AdmittedCall {
     pub fn route(&self) -> &Arc<ToolRoute> {
-        &self.0
+        &self.0.route
     }
 }
 
@@ -59,6 +58,15 @@ impl AdmittedCall {
 pub enum Admission {
     Run(AdmittedCall),
     Review(JudgedCall),
+}
+
+impl Admission {
+    /// Returns the call, for a plan, of which every call becomes a change.
+    pub fn into_planned_call(self) -> JudgedCall {
+        match self {
+            Self::Run(AdmittedCall(judged)) | Self::Review(judged) => judged,
+        }
+    }
 }
 
 /// States whether the decision on a call still has to be counted.
@@ -119,7 +127,7 @@ impl JudgedCall {
         let (tool, rule) = (self.subject(), self.decision.rule.as_deref().unwrap_or(DEFAULT_IDENTITY));
         let reason = &self.decision.reason;
         match self.decision.verdict {
-            Verdict::Allow => Ok(Admission::Run(AdmittedCall(self.route))),
+            Verdict::Allow => Ok(Admission::Run(AdmittedCall(self))),
             Verdict::Review => Ok(Admission::Review(self)),
             Verdict::Deny => {
                 let principal = &exchange.identity.principal.name;

@@ -13,7 +13,7 @@ use crate::{
     server::{CallRunner, Reviews},
     state::local_tasks::LocalTasks,
 };
-use countersign_bridge::tasks;
+use countersign_bridge::{CallPlan, tasks};
 use countersign_domain::changes::{
     CHANGE_ID_PREFIX, Change,
     plan::{MAX_CLIENT_ID_BYTES, MAX_TITLE_BYTES, plan_id},
@@ -33,10 +33,23 @@ use countersign_review::{
 };
 use countersign_routing::{RouteTable, ToolRoute};
 
-/// A call whose arguments the gateway checks.
-pub(super) struct ToolCall<'a> {
-    /// A JSON object. An absent one counts as empty.
-    pub arguments: Option<&'a RawValue>,
+/// A `tools/call` whose tool was found.
+#[derive(Clone, Copy)]
+pub(super) struct RoutedCall<'a> {
+    pub scope: ToolCallScope<'a>,
+    pub request: &'a Request<'a>,
+    pub route: &'a Arc<ToolRoute>,
+    /// A JSON object, which is empty if the request has no arguments.
+    pub arguments: &'a RawValue,
+    pub plan: CallPlan,
+}
+
+/// A call that may become a change or continues one, with what its request says about that.
+pub(super) struct ReviewedCall<'a> {
+    pub scope: ToolCallScope<'a>,
+    pub route: &'a Arc<ToolRoute>,
+    /// See [`RoutedCall::arguments`].
+    pub arguments: &'a RawValue,
     pub idempotency_key: Option<Cow<'a, str>>,
     /// The agent's reason for the call.
     pub reason: Option<Cow<'a, str>>,
@@ -52,27 +65,29 @@ pub(super) struct ToolCall<'a> {
     pub plan: Option<PlanAnnouncement>,
 }
 
-impl<'a> ToolCall<'a> {
-    /// Reads a call from its request.
+impl<'a> ReviewedCall<'a> {
+    /// Reads what the request of a call says about its review.
     ///
     /// # Errors
     /// `INVALID_PARAMS`.
-    pub fn new(exchange: &Exchange, request: &'a Request<'_>) -> Result<Self, McpError> {
-        let object = request.outlined_params().object;
-        let is_modern = exchange.is_modern();
-        let accepts_task = match is_modern {
+    pub fn new(call: &RoutedCall<'a>) -> Result<Self, McpError> {
+        let RoutedCall { scope, request, route, arguments, .. } = *call;
+        let exchange = scope.exchange;
+        let accepts_task = match exchange.is_modern() {
             true => task::is_extension_declared(&exchange.facts.capabilities),
-            false => tasks::is_requested(exchange, &object),
+            false => tasks::is_requested(exchange, &request.outlined_params().object),
         };
         let meta = request.meta()?;
         Ok(Self {
-            arguments: request.tool_call()?.arguments,
+            scope,
+            route,
+            arguments,
             idempotency_key: meta.idempotency_key,
             reason: meta.reason,
             progress_token: meta.progress_token,
             accepts_task,
             state: request_state(exchange, request),
-            responses: object.member("inputResponses").filter(|responses| is_modern && responses.starts_with('{')),
+            responses: input_responses(exchange, request),
             plan: meta.plan.map(|plan| parse_announcement(exchange, plan)).transpose()?,
         })
     }
@@ -189,6 +204,12 @@ pub(super) fn has_meta(request: &Request<'_>, key: &str) -> bool {
 /// Returns the `requestState` of a call that its stateless client has repeated.
 pub(super) fn request_state<'a>(exchange: &Exchange, request: &'a Request<'_>) -> Option<Cow<'a, str>> {
     request.outlined_params().object.member("requestState").filter(|_| exchange.is_modern()).and_then(string)
+}
+
+/// Returns the `inputResponses` of a call that its stateless client has repeated, a JSON object.
+pub(super) fn input_responses<'a>(exchange: &Exchange, request: &'a Request<'_>) -> Option<&'a str> {
+    let responses = request.outlined_params().object.member("inputResponses")?;
+    (exchange.is_modern() && responses.starts_with('{')).then_some(responses)
 }
 
 /// Returns `true` if the `requestState` of a call names a change. Every state counts for modules, which issue no others;
