@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{
-    reviewed::finished_call::{ChangeOutcome, FinishedCall, outcome_of},
+    reviewed::finished_call::{FinishedCall, outcome_of},
     upstream_wait::RouteFinder,
 };
 use crate::{
@@ -162,8 +162,8 @@ impl ToolOutcome {
     /// Returns the outcome of a call from the current state of its change.
     pub fn from_change(change: Arc<Change>) -> Self {
         match outcome_of(&change) {
-            Some(ChangeOutcome::Result(finished)) => Self::Finished(finished, Some(change.id.clone())),
-            Some(ChangeOutcome::Error(error)) => Self::Failed(error),
+            Some(Ok(finished)) => Self::Finished(finished, Some(change.id.clone())),
+            Some(Err(error)) => Self::Failed(error),
             None => Self::Pending(change),
         }
     }

@@ -25,12 +25,12 @@ use countersign_domain::{
 };
 use countersign_exchange::context::Exchange;
 use countersign_protocol::{ErrorKind, McpError, Revision, arguments, params::LoggingLevel};
-use countersign_provider::{ProgressSink, previews};
+use countersign_provider::previews;
 use countersign_review::{CallIdentity, Proposal};
 use countersign_routing::ToolRoute;
 use countersign_runtime::background;
 use finished_call::outcome_of;
-use long_poll::{HoldLimit, WaitOutcome};
+use long_poll::{ChangeWait, Hold, WaitOutcome};
 
 /// Proposes a call, and answers in a form that its client supports.
 ///
@@ -121,12 +121,12 @@ async fn answer_reviewed_call(call: &ReviewedCall<'_>, change: Arc<Change>) -> R
         return Ok(ToolOutcome::from_change(change));
     }
     let progress = exchange.progress(call.progress_token);
-    let limit = HoldLimit::new(Duration::from_secs(change.terms.hold_for));
+    let hold = Hold::new(Duration::from_secs(change.terms.hold_for), &*progress);
     // Without a free slot the call is not held; its change is pending all the same.
     let Ok(_slot) = reviews.long_requests.admit(&exchange.identity.principal) else {
         return Ok(ToolOutcome::from_change(change));
     };
-    let wait = wait_while_held(exchange, reviews, Arc::clone(&change), limit, &*progress);
+    let wait = wait_while_held(exchange, reviews, Arc::clone(&change), hold);
     let waited = if asks_to_open_page {
         let mut wait = std::pin::pin!(wait);
         tokio::select! {
@@ -146,38 +146,35 @@ async fn answer_reviewed_call(call: &ReviewedCall<'_>, change: Arc<Change>) -> R
     })
 }
 
-/// Waits until the change is over, or until its stateless client must be asked, for `limit` at most. A handshake-era client is
-/// asked during the wait, and a question that it has not answered at the end is cancelled there and stays open in the change.
+/// Waits until the change is over or its stateless client must be asked, but no longer than the call is held. A
+/// handshake-era client is asked during the wait, and a question that it has not answered at the end is cancelled there and
+/// stays open in the change.
 async fn wait_while_held(
     exchange: &Exchange,
     reviews: &Reviews,
     mut change: Arc<Change>,
-    limit: HoldLimit,
-    progress: &dyn ProgressSink,
+    hold: Hold<'_>,
 ) -> Result<WaitOutcome, McpError> {
+    let wait = ChangeWait { exchange, reviews, hold: Some(hold) };
     // A client that cannot be asked only waits.
     let may_ask = change.dialogue.is_some();
-    let is_reached: fn(&Change) -> bool = if may_ask {
-        |change| long_poll::is_over(change) || ask_client::has_open_questions(change)
-    } else {
-        long_poll::is_over
-    };
     loop {
-        let waiting = long_poll::wait(exchange, reviews, change, Some(limit), progress, is_reached);
-        change = match waiting.await? {
+        let is_reached =
+            |change: &Change| long_poll::is_over(change) || (may_ask && ask_client::has_open_questions(change));
+        change = match wait.until(change, is_reached).await? {
             WaitOutcome::Reached(change) if ask_client::has_open_questions(&change) => change,
             waited => return Ok(waited),
         };
         if ask_client::answerable_questions(exchange, &change).is_empty() {
-            return long_poll::wait(exchange, reviews, change, Some(limit), progress, long_poll::is_over).await;
+            return wait.until(change, long_poll::is_over).await;
         }
         if exchange.is_modern() {
             return Ok(WaitOutcome::Reached(change));
         }
-        let ask_result =
-            timeout(limit.remaining(), ask_client::ask_open_questions(exchange, reviews, &change, None)).await;
+        let asking = ask_client::ask_open_questions(exchange, reviews, &change, None);
+        let has_time_left = timeout(hold.remaining(), asking).await.is_ok();
         change = long_poll::reload(reviews, change).await;
-        if ask_result.is_err() {
+        if !has_time_left {
             return Ok(WaitOutcome::NotReached(change));
         }
     }
