@@ -5,7 +5,10 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::lists::hint_for_tools;
-use crate::{extension::OWN_EXTENSIONS, limits::RequestLimits, status::GatewayStatus};
+use crate::{
+    gateway::{limits::RequestLimits, status::GatewayStatus},
+    handlers::extension_methods::OWN_EXTENSIONS,
+};
 use countersign_exchange::{
     context::Exchange,
     facts::ClientFacts,

@@ -19,7 +19,10 @@ use super::{
     tasks::{TaskSources, listen as tasks},
     upstream_wait::RouteFinder,
 };
-use crate::{limits::RequestLimits, policy::admit, server::Routing};
+use crate::{
+    gateway::{limits::RequestLimits, server::Routing},
+    policy::admit,
+};
 use countersign_domain::policy::Subject;
 use countersign_exchange::{
     context::Exchange,

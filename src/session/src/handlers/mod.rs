@@ -7,6 +7,7 @@
 
 pub mod account_connection;
 mod client_questions;
+pub mod extension_methods;
 pub mod lifecycle;
 pub mod listen;
 pub mod lists;
@@ -19,7 +20,7 @@ pub mod tool_call;
 pub mod tools;
 pub mod upstream_wait;
 
-use crate::limits::RequestLimits;
+use crate::gateway::limits::RequestLimits;
 use countersign_exchange::{context::Exchange, state::Cancellation};
 use countersign_protocol::{Method, envelope::Request, params};
 use countersign_routing::RouteTable;

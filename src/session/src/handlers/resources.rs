@@ -9,9 +9,8 @@ use super::{
     lists::{self, render_page},
 };
 use crate::{
-    limits::RequestLimits,
+    gateway::{limits::RequestLimits, server::Routing},
     policy::{ListFilter, admit},
-    server::Routing,
 };
 use countersign_bridge::{self, Bridge, Call, RequestKind, request};
 use countersign_domain::policy::Subject;

@@ -9,9 +9,9 @@ use super::{
     reviewed::finished_call::{FinishedCall, outcome_of},
     upstream_wait::RouteFinder,
 };
-use crate::{
+use crate::gateway::{
+    local_tasks::LocalTasks,
     server::{CallRunner, Reviews},
-    state::local_tasks::LocalTasks,
 };
 use countersign_bridge::{CallPlan, tasks};
 use countersign_domain::changes::{
@@ -131,7 +131,7 @@ fn parse_announcement(exchange: &Exchange, json: &str) -> Result<PlanAnnouncemen
 pub struct ToolCallScope<'a> {
     pub exchange: &'a Exchange,
     pub cancel: &'a Cancellation,
-    /// See [`crate::RequestScope::table`].
+    /// See [`crate::gateway::server::RequestScope::table`].
     pub table: &'a RouteTable,
     pub runner: &'a CallRunner,
     pub reviews: &'a Arc<Reviews>,

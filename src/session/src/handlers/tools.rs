@@ -17,15 +17,15 @@ use super::{
     },
     tasks,
     tool_call::{
-        ReviewedCall, RoutedCall, ToolCallScope, ToolOutcome, arguments_or_empty, continues_change, find_route, has_meta,
-        is_plan_tool, pending_reply, request_state,
+        ReviewedCall, RoutedCall, ToolCallScope, ToolOutcome, arguments_or_empty, continues_change, find_route,
+        has_meta, is_plan_tool, pending_reply, request_state,
     },
     upstream_wait::RouteFinder,
 };
 use crate::{
+    gateway::server::CallRunner,
     owned_messages::OwnedRequest,
     policy::{self, Admission, AdmittedCall, Counting, JudgedCall},
-    server::CallRunner,
 };
 use countersign_bridge::{
     self, CallPlan,

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Sessions;
-use crate::frames;
+use crate::inbound::frames;
 use countersign_domain::principal::{Credential, Identity};
 use countersign_exchange::{
     body_budget::Reservation,

@@ -6,7 +6,7 @@ use serde_json::{Value, json, value::RawValue};
 
 use super::bench::{Bench, ask, ask_error, pause};
 use crate::{
-    RequestScope,
+    gateway::server::RequestScope,
     handlers::reviewed::long_poll::{self, ChangeWait, Hold, WaitOutcome},
 };
 use countersign_domain::changes::{ChangeState, OnReview, ReviewVerdict, Terms};

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::bench::{Bench, ask, ask_error, pause};
-use crate::RequestScope;
+use crate::gateway::server::RequestScope;
 use countersign_auth::keys;
 use countersign_domain::{
     changes::{ChangeState, ReviewVerdict},

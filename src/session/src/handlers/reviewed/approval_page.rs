@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::long_poll::{ChangeWait, WaitOutcome};
-use crate::{long_requests::LongRequests, server::Reviews};
+use crate::gateway::{long_requests::LongRequests, server::Reviews};
 use countersign_bridge::{result::input_required_result, task_shape};
 use countersign_domain::{changes::Change, questions::ELICITATION};
 use countersign_exchange::{

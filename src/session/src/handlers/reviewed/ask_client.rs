@@ -11,7 +11,7 @@ use serde_json::{
     value::{RawValue, to_raw_value},
 };
 
-use crate::server::Reviews;
+use crate::gateway::server::Reviews;
 use countersign_bridge::{questions, result::input_required_result, task_shape};
 use countersign_domain::{
     changes::{Change, ChangeState, Terms, dialogue::Question},

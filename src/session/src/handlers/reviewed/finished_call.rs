@@ -128,7 +128,11 @@ mod tests {
     use super::*;
     use countersign_domain::changes::{ChangeFault, testing::change};
 
-    fn outcome(state: ChangeState, result: Option<&ToolResult>, fault: Option<ErrorKind>) -> Option<Result<FinishedCall, McpError>> {
+    fn outcome(
+        state: ChangeState,
+        result: Option<&ToolResult>,
+        fault: Option<ErrorKind>,
+    ) -> Option<Result<FinishedCall, McpError>> {
         outcome_of(&Change {
             result: result.map(|result| Arc::from(to_raw_value(result).unwrap())),
             fault: fault.map(|kind| ChangeFault { code: kind.code().into(), message: "why".into() }),
@@ -165,9 +169,7 @@ mod tests {
     #[test]
     fn answer_of_tool_is_returned_unchanged() {
         let tool_result = ToolResult::text("done", Some(&json!({ "n": 1 })));
-        let Some(Ok(finished)) = outcome(ChangeState::Applied, Some(&tool_result), None) else {
-            panic!("a result")
-        };
+        let Some(Ok(finished)) = outcome(ChangeState::Applied, Some(&tool_result), None) else { panic!("a result") };
         assert_eq!((finished.result.content.get(), finished.fits_output_schema), (tool_result.content.get(), true));
         // The gateway's own error structure would violate the tool's output schema.
         let error = ToolResult::error(&McpError::new(ErrorKind::ResourceNotFound, "gone"));
@@ -185,9 +187,7 @@ mod tests {
     #[test]
     fn protocol_error_stays_protocol_error() {
         for kind in [ErrorKind::Timeout, ErrorKind::UpstreamError] {
-            let Some(Err(error)) = outcome(ChangeState::Failed, None, Some(kind)) else {
-                panic!("an error")
-            };
+            let Some(Err(error)) = outcome(ChangeState::Failed, None, Some(kind)) else { panic!("an error") };
             assert_eq!((error.kind, error.data["changeId"].as_str()), (kind, Some("chg_1")));
         }
         let mut foreign = McpError::new(ErrorKind::UpstreamError, "theirs");

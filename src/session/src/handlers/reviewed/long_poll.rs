@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::server::Reviews;
+use crate::gateway::server::Reviews;
 use countersign_domain::changes::{Change, ChangeState};
 use countersign_exchange::context::Exchange;
 use countersign_protocol::{ErrorKind, McpError};

@@ -17,7 +17,7 @@ use serde_json::{json, value::RawValue};
 use tokio::time::timeout;
 
 use super::tool_call::{ReviewedCall, ToolCallScope, ToolOutcome};
-use crate::{policy::JudgedCall, server::Reviews};
+use crate::{gateway::server::Reviews, policy::JudgedCall};
 use countersign_bridge::tasks;
 use countersign_domain::{
     changes::{Change, OnReview, Preview, PreviewNote, Proposer, arguments::are_equal},

@@ -6,7 +6,7 @@ use std::{borrow::Cow, collections::HashMap, sync::Arc, time::Duration};
 use bytes::Bytes;
 
 use super::{TaskSources, find_change, view};
-use crate::server::Reviews;
+use crate::gateway::server::Reviews;
 use countersign_bridge::tasks::{self as upstream_tasks, awaited_task, table::Task};
 use countersign_domain::changes::{CHANGE_ID_PREFIX, Change};
 use countersign_exchange::context::Exchange;

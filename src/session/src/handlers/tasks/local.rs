@@ -5,8 +5,8 @@ use serde_json::json;
 
 use super::super::tools::ProviderCall;
 use crate::{
+    gateway::local_tasks::{LocalTaskState, LocalTasks},
     owned_messages::OwnedRequest,
-    state::local_tasks::{LocalTaskState, LocalTasks},
 };
 use countersign_bridge::CallPlan;
 use countersign_exchange::{

@@ -17,7 +17,7 @@ use super::reviewed::{
     finished_call::outcome_of,
     long_poll::{self, ChangeWait, WaitOutcome},
 };
-use crate::{server::Reviews, state::local_tasks::LocalTasks};
+use crate::gateway::{local_tasks::LocalTasks, server::Reviews};
 use countersign_bridge::{task_shape, tasks as upstream_tasks};
 use countersign_domain::changes::{CHANGE_ID_PREFIX, Change, ChangeState};
 use countersign_exchange::{

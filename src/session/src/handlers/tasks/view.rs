@@ -3,11 +3,8 @@
 
 use serde_json::{Value, json};
 
-use super::super::reviewed::{
-    approval_page, ask_client,
-    finished_call::outcome_of,
-};
-use crate::server::Reviews;
+use super::super::reviewed::{approval_page, ask_client, finished_call::outcome_of};
+use crate::gateway::server::Reviews;
 use countersign_bridge::task_shape;
 use countersign_config::RetentionConfig;
 use countersign_domain::changes::{Change, ChangeState};

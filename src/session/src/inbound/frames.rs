@@ -13,7 +13,7 @@ use std::{
 use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 
-use crate::{inbound::MessageSource, server::McpServer};
+use crate::{gateway::server::McpServer, inbound::MessageSource};
 use countersign_domain::principal::Identity;
 use countersign_exchange::{body_budget::Reservation, reply::RelatedChannel, state::SessionState};
 use countersign_protocol::{

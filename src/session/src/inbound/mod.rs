@@ -1,11 +1,21 @@
 //! Reads incoming messages, finds their era and revision, passes each to its handler, and regroups batches.
 
+pub mod frames;
+pub mod middleware;
+
 use std::{cell::RefCell, collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, future::LocalBoxFuture, stream};
 
-use crate::{RequestScope, cluster, handlers, middleware, owned_messages::OwnedRequest, server::McpServer};
+use crate::{
+    gateway::{
+        cluster,
+        server::{McpServer, RequestScope},
+    },
+    handlers,
+    owned_messages::OwnedRequest,
+};
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
     body_budget::Reservation,
@@ -404,7 +414,7 @@ async fn serve(scope: &RequestScope, request: &Request<'_>) -> ServeOutcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::RequestLimits;
+    use crate::gateway::limits::RequestLimits;
 
     fn meta<'a>(info: Option<&'a str>, capabilities: &'a str) -> Meta<'a> {
         Meta {

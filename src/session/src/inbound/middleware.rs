@@ -9,15 +9,14 @@ use std::{
 };
 
 use crate::{
-    RequestScope, extension,
+    gateway::server::{CallRunner, McpServer, RequestScope, Routing},
     handlers::{
-        ItemRequest, lifecycle, listen, prompts, resources,
+        ItemRequest, extension_methods, lifecycle, listen, prompts, resources,
         tasks::{self, TaskSources},
         tool_call::ToolCallScope,
         tools,
         upstream_wait::RouteFinder,
     },
-    server::{CallRunner, McpServer, Routing},
 };
 use countersign_domain::principal::{Identity, Scope};
 use countersign_exchange::{context::Exchange, reply::Reply, state::Cancellation};
@@ -40,7 +39,7 @@ pub(crate) async fn run(scope: &RequestScope, request: &Request<'_>, cancel: &Ca
             handle(scope, method, request, cancel).await
         }
         // A method of an extension, or an unknown one.
-        (Ok(()), _) => extension::call(exchange, table, &server.runner.bridge, request).await,
+        (Ok(()), _) => extension_methods::call(exchange, table, &server.runner.bridge, request).await,
     };
     let end = match &outcome {
         Ok(reply) => RequestEnd { failure: reply.failure, is_in_band: true, is_pending: reply.is_pending },

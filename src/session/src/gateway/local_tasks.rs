@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::long_requests::LongRequests;
+use crate::gateway::long_requests::LongRequests;
 use countersign_bridge::{
     result::is_error_result,
     task_shape::{self, Times},
