@@ -2,19 +2,18 @@
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
-    sync::{Arc, OnceLock},
+    sync::Arc,
 };
 
 use serde_json::Value;
 
 use super::{
     Aliases, PromptRoute, RouteTable, RouteTarget, ToolRoute, UsedHeaders,
-    list_entries::RenderedEntry,
     name_conflicts::{ConflictRules, NameClaims, Warnings},
     operations::OperationRoutes,
     reserved_names::ReservedNames,
     resources::Resources,
-    ruling::{self, RuledCalls},
+    ruling::{self, RuledCalls, RuledTool},
     server_instructions::ServerInstructions,
     unreached_upstreams::UnreachedUpstreams,
 };
@@ -190,41 +189,24 @@ fn build_tool_route(
         warnings.add(provider.name(), format!("some clients refuse the tool name {:?}: {reason}", def.name));
     }
     let hash = def.definition_hash();
-    let operations = OperationRoutes::new(policy, provider, &def, &hash, pending_schema);
+    let tool = RuledTool { policy, provider, def: &def, hash: &hash };
+    let operations = OperationRoutes::new(tool, pending_schema);
     let (facts, ruling) = match &operations {
-        None => ruling::tool_ruling(policy, provider, &def, &hash, RuledCalls::All),
+        None => tool.rule(RuledCalls::All),
         // This ruling is that on an unknown operation, and describes the tool in lists.
         Some(_) => {
             let operation = ToolOperation { name: String::new(), status: OperationStatus::Unknown };
-            let unnamed = RuledCalls::Operation(operation);
-            let (facts, ruling) = ruling::tool_ruling(policy, provider, &def, &hash, unnamed);
+            let (facts, ruling) = tool.rule(RuledCalls::Operation(operation));
             (facts, ruling.without_fixed_decision())
         }
     };
     let recipe = provider.as_provider().recipe(&def.name);
     let sql = recipe.and_then(|recipe| recipe.sql.clone());
-    let sql = sql.filter(|_| ruling::accepted_reads(policy, provider, &def, &hash, &def.name) == AcceptedReads::Sql);
+    let sql = sql.filter(|_| tool.accepted_reads(&def.name) == AcceptedReads::Sql);
     let has_reads = sql.is_some() || def.read_only_when.is_some() && provider.is_module();
-    let read_ruling = has_reads.then(|| ruling::tool_ruling(policy, provider, &def, &hash, RuledCalls::Reads).1);
+    let read_ruling = has_reads.then(|| tool.rule(RuledCalls::Reads).1);
     let may_review = ruling.may_review() || operations.as_ref().is_some_and(OperationRoutes::may_review);
-    let pending_schema = may_review.then(|| pending_schema.clone());
-    Ok(Some(Arc::new(ToolRoute {
-        name: def.name.clone(),
-        is_operation: false,
-        provider: provider.clone(),
-        known_tool: ruling::known_tool(provider, &def, None),
-        def,
-        hash,
-        definition_status: facts.definition_status,
-        is_read_only: facts.effective_annotations().read_only_hint,
-        ruling,
-        read_ruling,
-        sql,
-        operations,
-        param_headers,
-        pending_schema,
-        compiled_schema: OnceLock::new(),
-        allows_structured_error: OnceLock::new(),
-        rendered: RenderedEntry::default(),
-    })))
+    let (known_tool, pending_schema) = (tool.known_tool(None), may_review.then(|| pending_schema.clone()));
+    let route = ToolRoute::new(provider, def, hash, (facts, ruling));
+    Ok(Some(Arc::new(ToolRoute { known_tool, read_ruling, sql, operations, param_headers, pending_schema, ..route })))
 }
