@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{
     Aliases, PromptRoute, RouteTable, RouteTarget, ToolRoute, UsedHeaders,
-    name_conflicts::{ConflictRules, NameClaims, Warnings},
+    name_conflicts::{NameClaims, Warnings},
     operations::OperationRoutes,
     reserved_names::ReservedNames,
     resources::Resources,
@@ -62,8 +62,7 @@ impl RouteTable {
     /// # Errors
     /// Fails if a module's schema does not compile, and, if the build is strict, because of a new conflict of names.
     pub fn build(inputs: &TableInputs<'_>) -> Result<Self, RouteError> {
-        let TableInputs { providers, policy, aliases, pending_schema, previous, strict } = *inputs;
-        let rules = ConflictRules { providers, aliases, strict };
+        let TableInputs { providers, policy, aliases, pending_schema, previous, .. } = *inputs;
         let mut warnings = Warnings::default();
         let (mut tools, mut prompts) = (NameClaims::new("a tool"), NameClaims::new("a prompt"));
         let mut mirror_arguments = false;
@@ -101,10 +100,10 @@ impl RouteTable {
             let previous_route = previous.and_then(|table| table.tools.by_name.get(name));
             previous_route.map(|route| route.provider.name()).or_else(pinned_by).map(str::to_owned)
         };
-        let tools = tools.resolve(&rules, previous.map(|table| &table.tools), current_holder, &mut warnings)?;
+        let tools = tools.resolve(inputs, previous.map(|table| &table.tools), current_holder, &mut warnings)?;
         let current_holder = |name: &str| Some(previous?.prompts.by_name.get(name)?.provider.name().to_owned());
-        let prompts = prompts.resolve(&rules, previous.map(|table| &table.prompts), current_holder, &mut warnings)?;
-        let resources = Resources::build(&rules, previous, &mut warnings)?;
+        let prompts = prompts.resolve(inputs, previous.map(|table| &table.prompts), current_holder, &mut warnings)?;
+        let resources = Resources::build(inputs, &mut warnings)?;
         let mut table = Self {
             providers: providers.to_vec(),
             tools,
