@@ -34,7 +34,7 @@ pub use countersign_domain::questions::{
     is_url_elicitation, missing_capability,
 };
 
-pub use stateless_client::{AcceptedQuestion, DeclinedQuestions, StatelessClient};
+pub use stateless_client::{ClientQuestion, DeclinedQuestions, OpenQuestion, StatelessClient};
 
 const INTERNAL: i64 = ErrorKind::Internal.number();
 

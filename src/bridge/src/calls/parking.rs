@@ -9,10 +9,10 @@ use tokio::sync::oneshot;
 use super::prepared_call::PreparedCall;
 use crate::{
     parked_calls::{
-        Answers, CallEvent, ClientQuestion, ParkedCallRef, Retry, RetryParams, RunningCall, ended_call_error,
+        Answers, CallEvent, ParkedCallRef, Retry, RetryParams, RunningCall, ended_call_error,
         run_parked,
     },
-    questions::{Relay, missing_capabilities},
+    questions::{ClientQuestion, Relay, missing_capabilities},
     request_state::Binding,
     translation::{request::RequestKind, result::input_required_result},
 };
@@ -92,8 +92,7 @@ async fn resume(prepared: &PreparedCall<'_>, state: &str, answers: Answers) -> R
         (CallEvent::InputRequired(questions), ticket) => {
             // Earlier requests do not count (2026-07-28/basic/index, "Capabilities").
             let declared = ClientCapabilities::from_declaration(&prepared.call.exchange.facts.capabilities);
-            let asked_questions =
-                questions.iter().map(|question| (question.method.as_str(), question.params.as_deref()));
+            let asked_questions = questions.iter().map(|question| (&*question.method, question.params.as_deref()));
             if let Some(missing) = missing_capabilities(&declared, asked_questions) {
                 // The client may send the retry again, with the capability.
                 parked_calls.restore_ticket(&call_ref);
@@ -113,8 +112,7 @@ fn input_required_reply(
     questions: &[ClientQuestion],
 ) -> Result<Reply, McpError> {
     let state = prepared.call.bridge.parked_calls.seal_reference(call_ref, &binding(prepared))?;
-    let requests =
-        questions.iter().map(|question| (question.key.as_str(), question.method.as_str(), question.params.as_deref()));
+    let requests = questions.iter().map(ClientQuestion::as_request);
     Ok(Reply::verbatim(input_required_result(requests, Some(&state), &prepared.server_meta())))
 }
 

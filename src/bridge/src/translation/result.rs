@@ -227,25 +227,26 @@ impl AdaptedResult {
     }
 }
 
-/// Returns a result that asks for input, as JSON text. Each request has a key, a method and perhaps parameters.
+/// Returns a result that asks for input, as JSON text. The requests are those of [`input_requests`].
 pub fn input_required_result<'q>(
     requests: impl IntoIterator<Item = (&'q str, &'q str, Option<&'q str>)>,
     state: Option<&str>,
     meta: &str,
 ) -> String {
-    let requests: Vec<(&str, String)> =
-        requests.into_iter().map(|(key, method, params)| (key, input_request(method, params))).collect();
-    let requests = object(requests.iter().map(|(key, request)| (*key, request.as_str())));
-    let state = state.map(quoted);
+    let (requests, state) = (input_requests(requests), state.map(quoted));
     let type_and_requests = [("resultType", r#""input_required""#), ("inputRequests", requests.as_str())];
     let state = state.iter().map(|state| ("requestState", state.as_str()));
     object(type_and_requests.into_iter().chain(state).chain([("_meta", meta)]))
 }
 
-/// Returns a question as `inputRequests` contain it, as JSON text.
-pub fn input_request(method: &str, params: Option<&str>) -> String {
-    let method = quoted(method);
-    object([("method", method.as_str())].into_iter().chain(params.map(|params| ("params", params))))
+/// Returns `inputRequests` as JSON text. Each request has a key, a method and perhaps parameters.
+pub fn input_requests<'q>(requests: impl IntoIterator<Item = (&'q str, &'q str, Option<&'q str>)>) -> String {
+    let request = |(key, method, params): (&'q str, &str, Option<&str>)| {
+        let method = quoted(method);
+        (key, object([("method", method.as_str())].into_iter().chain(params.map(|params| ("params", params)))))
+    };
+    let requests: Vec<(&str, String)> = requests.into_iter().map(request).collect();
+    object(requests.iter().map(|(key, request)| (*key, request.as_str())))
 }
 
 /// Adapts content for one client: exposes URIs, and removes or replaces what the client's revision lacks. Its methods

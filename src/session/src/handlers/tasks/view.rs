@@ -1,7 +1,7 @@
 //! The representations of a change as a task: the `Task` of 2025-11-25 (schema/2025-11-25) and that of the extension
 //! (ext-tasks, "Tasks").
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::super::reviewed::{approval_page, ask_client, finished_call::outcome_of};
 use crate::gateway::server::Reviews;
@@ -117,13 +117,8 @@ pub fn modern_task(exchange: &Exchange, reviews: &Reviews, change: &Change) -> S
 
 /// Returns all open questions to the client: those of the gateway before the decision, those of the tool while it runs.
 fn input_requests(exchange: &Exchange, reviews: &Reviews, change: &Change) -> Option<String> {
-    if let Some(requests) = approval_page::page_input_requests(exchange, reviews, change) {
-        return Some(requests);
-    }
-    let requests = ask_client::input_requests(exchange, change);
-    let members: Vec<String> =
-        requests.into_iter().map(|(key, request)| format!("{}:{request}", Value::from(key))).collect();
-    (!members.is_empty()).then(|| format!("{{{}}}", members.join(",")))
+    approval_page::page_input_requests(exchange, reviews, change)
+        .or_else(|| ask_client::input_requests(exchange, change))
 }
 
 fn error_json(exchange: &Exchange, error: &McpError) -> String {
