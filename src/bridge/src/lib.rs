@@ -22,6 +22,6 @@ pub use calls::{Bridge, Call, CallPlan, call, subscribe_on_own_link, tool_error_
 pub use request_state::{StateSealer, load_or_create_key};
 pub use translation::{
     error::URL_ELICITATION_REQUIRED,
-    request::{self, RequestKind},
+    request::{self, RequestedItem},
     result, task_shape,
 };

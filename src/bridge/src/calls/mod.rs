@@ -14,7 +14,7 @@ use crate::{
     questions::{self, MessageRecipient, Relay},
     request_state::StateSealer,
     tasks::{self, Tasks},
-    translation::request::{RequestKind, RequestedItem},
+    translation::request::RequestedItem,
 };
 use countersign_config::UpstreamConfig;
 use countersign_exchange::{context::Exchange, memory::MemoryBudget, reply::Reply};
@@ -98,11 +98,7 @@ pub struct Call<'a> {
     pub exchange: &'a Exchange,
     pub bridge: &'a Arc<Bridge>,
     pub upstream: &'a Arc<Upstream>,
-    pub request_kind: RequestKind,
-    /// The requested item, under the upstream's own name.
     pub item: RequestedItem<'a>,
-    /// The URI that the client named, if it reads a resource.
-    pub uri: Option<&'a str>,
     /// The request of the client, unchanged.
     pub request: &'a Request<'a>,
     /// The tool's definition as the upstream wrote it.
@@ -121,25 +117,11 @@ impl<'a> Call<'a> {
         exchange: &'a Exchange,
         bridge: &'a Arc<Bridge>,
         upstream: &'a Arc<Upstream>,
-        request_kind: RequestKind,
         item: RequestedItem<'a>,
         request: &'a Request<'a>,
     ) -> Self {
-        let (plan, is_read_only) =
-            (CallPlan::new(&request.outlined_params().object), request_kind != RequestKind::Extension);
-        Self {
-            exchange,
-            bridge,
-            upstream,
-            request_kind,
-            item,
-            uri: None,
-            request,
-            definition: None,
-            headers: &[],
-            is_read_only,
-            plan,
-        }
+        let (plan, is_read_only) = (CallPlan::new(&request.outlined_params().object), !item.is_extension());
+        Self { exchange, bridge, upstream, item, request, definition: None, headers: &[], is_read_only, plan }
     }
 }
 

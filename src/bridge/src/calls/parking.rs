@@ -14,7 +14,7 @@ use crate::{
     },
     questions::{ClientQuestion, Relay, missing_capabilities},
     request_state::Binding,
-    translation::{request::RequestKind, result::input_required_result},
+    translation::{request::RequestedItem, result::input_required_result},
 };
 use countersign_domain::changes::digest::PartHasher;
 use countersign_exchange::reply::Reply;
@@ -120,18 +120,21 @@ fn input_required_reply(
 pub(super) fn binding(prepared: &PreparedCall<'_>) -> Binding {
     let call = &prepared.call;
     // The hash does not depend on the order of the arguments.
-    let arguments = match call.request_kind {
+    let (method, arguments) = match call.item {
         // An unknown method has no known arguments, so all of its parameters count.
-        RequestKind::Extension => {
+        RequestedItem::Extension(_) => {
             let parts = ["_meta", "inputResponses", "requestState"].map(|key| (key, MemberEdit::Drop));
-            canonical_text_hash(&prepared.params.object.edit(&parts))
+            ("", canonical_text_hash(&prepared.params.object.edit(&parts)))
         }
-        _ => canonical_text_hash(prepared.params.object.member("arguments").unwrap_or("{}")),
+        item => {
+            let arguments = prepared.params.object.member("arguments").unwrap_or("{}");
+            (item.method().unwrap_or_default(), canonical_text_hash(arguments))
+        }
     };
     let parts = [
         prepared.caller.principal.name.as_str(),
         call.upstream.config.name.as_str(),
-        call.request_kind.method().unwrap_or_default(),
+        method,
         call.item.text(),
         &arguments,
     ];

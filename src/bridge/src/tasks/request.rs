@@ -8,9 +8,8 @@ use super::table::Task;
 use crate::{
     questions::{ClientAsker, MessageRecipient, Relay, allowed_capabilities, explain_withheld_capability},
     translation::{
-        error,
-        request::{self, DeclaredClient, RequestDraft, RequestKind, RequestedItem, client_info},
-        result::{ResultAdapter, check_object},
+        request::{self, DeclaredClient, RequestDraft, RequestedItem, client_info},
+        result::{ResponseAdapter, check_object},
     },
 };
 use countersign_exchange::context::Exchange;
@@ -106,9 +105,7 @@ impl<'a> TaskRequest<'a> {
 
     /// Translates an error of the upstream into the client's era.
     pub fn error_for_client(&self, error: &RpcError) -> McpError {
-        let revisions = (self.exchange.revision(), self.negotiated.revision);
-        let error = error::for_client(error, RequestKind::Tool, revisions, None, self.upstream.names.uri_prefix());
-        explain_withheld_capability(&self.upstream.config, error)
+        explain_withheld_capability(&self.upstream.config, self.response_adapter().adapt_error(error))
     }
 
     /// Adapts a tool result to the client.
@@ -116,13 +113,12 @@ impl<'a> TaskRequest<'a> {
     /// # Errors
     /// [`ErrorKind::NotBridgeable`] for a result that is not an object.
     pub fn adapt_result(&self, result: &str) -> Result<String, McpError> {
-        ResultAdapter {
-            request_kind: RequestKind::Tool,
-            client: self.exchange.revision(),
-            upstream: &self.negotiated,
-            uri_prefix: self.upstream.names.uri_prefix(),
-        }
-        .adapt_nested(result)
+        self.response_adapter().adapt_nested(result)
+    }
+
+    fn response_adapter(&self) -> ResponseAdapter<'_> {
+        let (item, uri_prefix) = (RequestedItem::Task(&self.task.upstream_id), self.upstream.names.uri_prefix());
+        ResponseAdapter { item, client: self.exchange.revision(), upstream: &self.negotiated, uri_prefix }
     }
 }
 

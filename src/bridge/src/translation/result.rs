@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 
-use super::request::RequestKind;
+use super::request::RequestedItem;
 use countersign_exchange::reply::{Reply, SERVER_META};
 use countersign_protocol::{
     Era, ErrorKind, McpError, Revision,
@@ -86,16 +86,16 @@ impl<'a> ResultMembers<'a> {
     }
 }
 
-/// Adapts results of an upstream to a client's revision.
-pub struct ResultAdapter<'a> {
-    pub request_kind: RequestKind,
+/// Adapts results and errors of an upstream to a client's revision.
+pub struct ResponseAdapter<'a> {
+    pub item: RequestedItem<'a>,
     pub client: Revision,
     pub upstream: &'a NegotiatedSession,
     /// The prefix of exposed URIs; empty if the upstream's own URIs are used.
     pub uri_prefix: &'a str,
 }
 
-impl<'a> ResultAdapter<'a> {
+impl<'a> ResponseAdapter<'a> {
     fn content_adapter(&self) -> ContentAdapter<'a> {
         let older_revision = (self.client < self.upstream.revision).then_some(self.client);
         ContentAdapter { uri_prefix: self.uri_prefix, older_revision }
@@ -107,7 +107,7 @@ impl<'a> ResultAdapter<'a> {
     /// [`ErrorKind::NotBridgeable`] for a result that is not a JSON object.
     pub fn reply(&self, result: Box<RawValue>) -> Result<Reply, McpError> {
         let text = result.get();
-        if self.request_kind == RequestKind::Extension && text.starts_with('{') {
+        if self.item.is_extension() && text.starts_with('{') {
             // Only the two sides know what the members mean.
             return Ok(Reply::verbatim(String::from(Box::<str>::from(result))));
         }
@@ -121,7 +121,7 @@ impl<'a> ResultAdapter<'a> {
     /// The errors of [`Self::reply`].
     pub fn adapt_parsed(&self, text: &str, parsed: &ResultMembers<'_>) -> Result<AdaptedResult, McpError> {
         check_object(text)?;
-        let failure = (self.request_kind == RequestKind::Tool && parsed.is_error).then_some(ErrorKind::ToolExecution);
+        let failure = (self.item.is_tool() && parsed.is_error).then_some(ErrorKind::ToolExecution);
         Ok(AdaptedResult { changed: self.changed_text(text, parsed), failure })
     }
 
@@ -157,7 +157,7 @@ impl<'a> ResultAdapter<'a> {
             }
             (Era::Legacy, Era::Modern) => {
                 edits.push(("resultType", MemberEdit::Set(r#""complete""#)));
-                if self.request_kind == RequestKind::Resource {
+                if self.item.is_resource() {
                     edits.push(("ttlMs", MemberEdit::SetIfMissing("0")));
                     edits.push(("cacheScope", MemberEdit::SetIfMissing(r#""private""#)));
                 }
@@ -168,8 +168,7 @@ impl<'a> ResultAdapter<'a> {
                 if parsed.result_type.is_none() {
                     edits.push(("resultType", MemberEdit::Set(r#""complete""#)));
                 }
-                let is_resource =
-                    self.request_kind == RequestKind::Resource && parsed.parse_type() == ResultType::Complete;
+                let is_resource = self.item.is_resource() && parsed.parse_type() == ResultType::Complete;
                 if is_resource && parsed.ttl_ms.is_none() {
                     edits.push(("ttlMs", MemberEdit::Set("0")));
                 }
@@ -211,7 +210,7 @@ impl<'a> ResultAdapter<'a> {
     }
 }
 
-/// The changes that [`ResultAdapter::adapt_parsed`] makes to a result.
+/// The changes that [`ResponseAdapter::adapt_parsed`] makes to a result.
 pub struct AdaptedResult {
     /// The changed result; `None` for a result that stays unchanged.
     changed: Option<String>,

@@ -8,10 +8,7 @@
 
 use std::sync::Arc;
 
-use countersign_bridge::{
-    self, Bridge, Call,
-    request::{RequestKind, RequestedItem},
-};
+use countersign_bridge::{self, Bridge, Call, RequestedItem};
 use countersign_domain::policy::Requester;
 use countersign_exchange::{
     context::{Exchange, requester},
@@ -99,8 +96,8 @@ pub async fn call(
         return Err(McpError::new(ErrorKind::InvalidParams, "`params` is not an object"));
     }
     tracing::debug!(upstream = %upstream.config.name, "a request of an extension is passed on");
-    let item = RequestedItem::Method(&request.method);
-    countersign_bridge::call(Call::new(exchange, bridge, &upstream, RequestKind::Extension, item, request)).await
+    let item = RequestedItem::Extension(&request.method);
+    countersign_bridge::call(Call::new(exchange, bridge, &upstream, item, request)).await
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::{
     gateway::{limits::RequestLimits, server::Routing},
     policy::{ListFilter, admit},
 };
-use countersign_bridge::{self, Bridge, Call, RequestKind, request};
+use countersign_bridge::{self, Bridge, Call, RequestedItem};
 use countersign_domain::policy::Subject;
 use countersign_exchange::{
     context::Exchange,
@@ -148,9 +148,9 @@ pub async fn read(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, 
     admit(exchange, &finder.table, &provider, Subject::Resource(&params.uri))?;
     let module = match &provider {
         RouteTarget::Upstream(upstream) => {
-            let item = request::RequestedItem::Uri(upstream.names.upstream_uri(&params.uri).unwrap_or(&params.uri));
-            let call = Call::new(exchange, bridge, upstream, RequestKind::Resource, item, request);
-            return countersign_bridge::call(Call { uri: Some(&params.uri), ..call }).await;
+            let uri = upstream.names.upstream_uri(&params.uri).unwrap_or(&params.uri);
+            let item = RequestedItem::Resource { uri, exposed_uri: &params.uri };
+            return countersign_bridge::call(Call::new(exchange, bridge, upstream, item, request)).await;
         }
         RouteTarget::Module(module) => module,
     };

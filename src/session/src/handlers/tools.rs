@@ -27,10 +27,7 @@ use crate::{
     owned_messages::OwnedRequest,
     policy::{self, Admission, AdmittedCall, Counting, JudgedCall},
 };
-use countersign_bridge::{
-    self, CallPlan,
-    request::{RequestKind, RequestedItem},
-};
+use countersign_bridge::{self, CallPlan, RequestedItem};
 use countersign_domain::policy::Verdict;
 use countersign_exchange::{context::Exchange, reply::Reply, state::Cancellation};
 use countersign_protocol::{
@@ -303,9 +300,7 @@ impl ProviderCall<'_> {
             exchange,
             bridge: &runner.bridge,
             upstream,
-            request_kind: RequestKind::Tool,
-            item: RequestedItem::Name(upstream.names.upstream_name(&route.def.name).unwrap_or(&route.def.name)),
-            uri: None,
+            item: RequestedItem::Tool(upstream.names.upstream_name(&route.def.name).unwrap_or(&route.def.name)),
             request,
             definition: route.def.raw.as_deref(),
             headers: &route.param_headers,
