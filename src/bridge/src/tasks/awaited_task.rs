@@ -114,7 +114,7 @@ impl AwaitedTask {
         let (mut method, mut failures) = ("tasks/result", FailedRequests::default());
         loop {
             let task = task.upgrade().filter(|task| !task.is_expired())?;
-            let outgoing = request::build_own_request(upstream, &task, method, true);
+            let outgoing = request::build_own_request(upstream, &task, method);
             let listener: Arc<dyn Listener> = Arc::clone(self) as _;
             match self.with_capability_error(upstream.call(&task.caller, &outgoing, listener).await) {
                 Ok(Response::Error(error)) => return Some(TaskOutcome::Error(error)),

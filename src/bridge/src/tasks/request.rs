@@ -49,8 +49,7 @@ impl<'a> TaskRequest<'a> {
     /// Returns a request to the upstream with the upstream's own task id. `params` come from the client or from the
     /// gateway.
     pub fn build_request(&self, method: &str, params: &str) -> OutgoingRequest {
-        let is_modern = self.exchange.is_modern();
-        build_request(&self.upstream, &self.task, &self.capabilities(), method, params, is_modern)
+        build_request(&self.upstream, &self.task, &self.capabilities(), method, params)
     }
 
     /// Returns the capabilities that the upstream may use. A stateless client declares them with each request.
@@ -137,8 +136,8 @@ fn build_request(
     capabilities: &ClientCapabilities,
     method: &str,
     params: &str,
-    is_modern: bool,
 ) -> OutgoingRequest {
+    let is_modern = task.caller.is_modern;
     let revision = upstream.negotiated().map_or(Revision::MODERN, |negotiated| negotiated.revision);
     let capabilities = with_extension(&capabilities.to_json(revision).to_string());
     let is_declaration_of_client = is_modern
@@ -167,13 +166,13 @@ fn build_request(
 }
 
 /// Returns a request of the gateway itself about the task of a caller.
-pub fn build_own_request(upstream: &Upstream, task: &Task, method: &str, is_modern: bool) -> OutgoingRequest {
-    build_request(upstream, task, &task.caller.capabilities, method, "{}", is_modern)
+pub fn build_own_request(upstream: &Upstream, task: &Task, method: &str) -> OutgoingRequest {
+    build_request(upstream, task, &task.caller.capabilities, method, "{}")
 }
 
 /// Asks the upstream to cancel a task that nobody waits for any more. Does not wait for the answer.
 pub fn cancel_in_background(upstream: &Arc<Upstream>, task: &Task) {
-    let cancellation = build_own_request(upstream, task, "tasks/cancel", task.caller.is_modern);
+    let cancellation = build_own_request(upstream, task, "tasks/cancel");
     upstream.cancel_in_background(task.caller.clone(), cancellation);
 }
 
