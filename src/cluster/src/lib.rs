@@ -18,8 +18,8 @@ use std::sync::Arc;
 use futures_util::future::LocalBoxFuture;
 use tokio_util::sync::CancellationToken;
 
-use countersign_exchange::context::{Exchange, ForwardedHeaders, WireResponse};
-use countersign_protocol::{McpError, envelope::Request};
+use countersign_exchange::context::{Exchange, WireResponse};
+use countersign_protocol::{McpError, envelope::Request, param_headers::MirroredHeaders};
 use countersign_session::cluster::{Body, Cluster, ForwardTarget, OwnerLookup};
 use countersign_store::Nodes;
 use forward::Forwarder;
@@ -93,7 +93,7 @@ impl Cluster for StoreCluster {
         &'a self,
         target: ForwardTarget,
         exchange: &'a Exchange,
-        mirrored_headers: ForwardedHeaders,
+        mirrored_headers: MirroredHeaders,
         request: &'a Request<'a>,
     ) -> LocalBoxFuture<'a, Result<WireResponse, McpError>> {
         Box::pin(async move {

@@ -6,11 +6,17 @@
 use bytes::Bytes;
 use futures_util::{future::LocalBoxFuture, stream::LocalBoxStream};
 
+use crate::gateway::server::RequestScope;
 use countersign_exchange::{
-    context::{Exchange, ForwardedHeaders, InFlightRequest, RequestSlots, WireResponse},
+    context::{Exchange, InFlightRequest, WireResponse},
     state::Channel,
 };
-use countersign_protocol::{ErrorKind, McpError, envelope::Request, json::string, param_headers};
+use countersign_protocol::{
+    ErrorKind, McpError,
+    envelope::Request,
+    json::string,
+    param_headers::{self, MirroredHeaders},
+};
 use countersign_routing::RouteTable;
 
 /// The node that owns the subject of a request.
@@ -76,7 +82,8 @@ pub trait Cluster: Send + Sync {
     ) -> LocalBoxFuture<'a, Result<http::Response<Body>, McpError>>;
 
     /// Forwards a request that arrived over a connection with an outbox. Messages that belong to the request are sent
-    /// to the client before the answer. `mirrored` are the headers of [`mirrored_headers`].
+    /// to the client before the answer. `mirrored` are the headers that mirror arguments of a
+    /// call.
     ///
     /// # Errors
     /// The reason why the owner has not answered.
@@ -84,7 +91,7 @@ pub trait Cluster: Send + Sync {
         &'a self,
         target: ForwardTarget,
         exchange: &'a Exchange,
-        mirrored: ForwardedHeaders,
+        mirrored: MirroredHeaders,
         request: &'a Request<'a>,
     ) -> LocalBoxFuture<'a, Result<WireResponse, McpError>>;
 }
@@ -103,7 +110,7 @@ pub fn find_forward_target<'a>(
 }
 
 /// Returns the headers that mirror arguments of a call, as the definition of its tool demands.
-pub fn mirrored_headers(table: &RouteTable, request: &Request<'_>) -> ForwardedHeaders {
+fn mirrored_headers(table: &RouteTable, request: &Request<'_>) -> MirroredHeaders {
     let params = request.outlined_params().object;
     let name = params.member("name").and_then(string).filter(|_| request.method == "tools/call");
     let route = name.and_then(|name| table.find_tool(&name));
@@ -113,16 +120,15 @@ pub fn mirrored_headers(table: &RouteTable, request: &Request<'_>) -> ForwardedH
 /// Forwards a request to the owner, and waits for the answer until the client cancels its request or the session ends.
 /// Returns `None` for a cancelled request.
 pub async fn forward_to_owner(
+    scope: &RequestScope,
     cluster: &dyn Cluster,
     target: ForwardTarget,
-    slots: &RequestSlots,
-    exchange: &Exchange,
-    mirrored: ForwardedHeaders,
     request: &Request<'_>,
 ) -> Option<WireResponse> {
-    let revision = exchange.revision();
+    let RequestScope { exchange, server, table } = scope;
+    let (revision, mirrored) = (exchange.revision(), mirrored_headers(table, request));
     let error = |error: &McpError| Some(WireResponse::error(Some(&request.id), error, revision));
-    let mut in_flight = match InFlightRequest::admit(slots, &exchange.session, &request.id) {
+    let mut in_flight = match InFlightRequest::admit(&server.slots, &exchange.session, &request.id) {
         Ok(in_flight) => in_flight,
         Err(refusal) => return error(&refusal),
     };

@@ -305,15 +305,13 @@ pub fn run_request<'a>(
 
 /// Runs one request to its answer. Returns `None` if its client has cancelled it.
 pub(crate) async fn answer(scope: &RequestScope, request: &Request<'_>) -> Option<WireResponse> {
-    let RequestScope { exchange, server, table } = scope;
+    let RequestScope { exchange, server, .. } = scope;
     if let Some(cluster) = server.cluster.as_deref()
         && let Some(lookup) = cluster::find_forward_target(cluster, exchange, request)
     {
         match lookup.await {
             Ok(Some(target)) => {
-                let headers = cluster::mirrored_headers(table, request);
-                return Box::pin(cluster::forward_to_owner(cluster, target, &server.slots, exchange, headers, request))
-                    .await;
+                return Box::pin(cluster::forward_to_owner(scope, cluster, target, request)).await;
             }
             Ok(None) => {}
             Err(error) => return Some(WireResponse::error(Some(&request.id), &error, exchange.revision())),
