@@ -62,7 +62,7 @@ impl RouteTable {
     /// # Errors
     /// Fails if a module's schema does not compile, and, if the build is strict, because of a new conflict of names.
     pub fn build(inputs: &TableInputs<'_>) -> Result<Self, RouteError> {
-        let TableInputs { providers, policy, aliases, pending_schema, previous, .. } = *inputs;
+        let TableInputs { providers, policy, aliases, previous, .. } = *inputs;
         let mut warnings = Warnings::default();
         let (mut tools, mut prompts) = (NameClaims::new("a tool"), NameClaims::new("a prompt"));
         let mut mirror_arguments = false;
@@ -75,7 +75,7 @@ impl RouteTable {
             tools_of_provider.retain(|def| is_name_allowed(&reserved, provider, (&def.name, true), &mut warnings));
             ruling::pin_first_seen(policy, provider, &tools_of_provider);
             for def in tools_of_provider {
-                let Some(route) = build_tool_route(provider, def, policy, pending_schema, &mut warnings)? else {
+                let Some(route) = build_tool_route(inputs, provider, def, &mut warnings)? else {
                     continue;
                 };
                 mirror_arguments |= !route.param_headers.is_empty();
@@ -164,12 +164,12 @@ fn collect_forwarded_headers(providers: &[RouteTarget]) -> Vec<String> {
 
 /// Returns `None` and adds a warning if the tool must not be offered.
 fn build_tool_route(
+    inputs: &TableInputs<'_>,
     provider: &RouteTarget,
     def: ToolDef,
-    policy: &Policy,
-    pending_schema: &Arc<Value>,
     warnings: &mut Warnings,
 ) -> Result<Option<Arc<ToolRoute>>, RouteError> {
+    let TableInputs { policy, pending_schema, .. } = *inputs;
     let upstream = provider.upstream();
     let param_headers = match (annotated_params(&def.input_schema), upstream) {
         (Ok(headers), _) => headers,
