@@ -8,10 +8,7 @@ use tokio::sync::oneshot;
 
 use super::prepared_call::PreparedCall;
 use crate::{
-    parked_calls::{
-        Answers, CallEvent, ParkedCallRef, Retry, RetryParams, RunningCall, ended_call_error,
-        run_parked,
-    },
+    parked_calls::{Answers, CallEvent, ParkedCallRef, Retry, RetryParams, RunningCall, ended_call_error, run_parked},
     questions::{ClientQuestion, Relay, missing_capabilities},
     request_state::Binding,
     translation::{request::RequestedItem, result::input_required_result},

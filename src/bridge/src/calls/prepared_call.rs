@@ -152,10 +152,7 @@ impl<'a> PreparedCall<'a> {
             }
         };
         let revision = self.negotiated.revision;
-        if self.call.item.is_extension()
-            && self.call.request.params.is_none()
-            && revision.era() == Era::Legacy
-        {
+        if self.call.item.is_extension() && self.call.request.params.is_none() && revision.era() == Era::Legacy {
             // The client sent no parameters, so the upstream gets none.
             return OutgoingRequest::new(self.call.upstream.next_request_id(), self.call.item.text(), None);
         }

@@ -57,10 +57,7 @@ impl PreparedCall<'_> {
                 let error = self.response_adapter().adapt_error(&rpc);
                 let error = questions::explain_withheld_capability(&self.call.upstream.config, error);
                 // No error code of the client's era expresses this, but a tool result at least reaches the model.
-                if error.kind == ErrorKind::NotBridgeable
-                    && self.call.item.is_tool()
-                    && client.era() == Era::Legacy
-                {
+                if error.kind == ErrorKind::NotBridgeable && self.call.item.is_tool() && client.era() == Era::Legacy {
                     return Ok(tool_error_reply(&error));
                 }
                 Err(error)

@@ -1,5 +1,6 @@
 use super::*;
-use countersign_protocol::{negotiate::ClientCapabilities, rpc_error::RpcError};
+use countersign_protocol::{RequestId, negotiate::ClientCapabilities, rpc_error::RpcError};
+use countersign_provider::request::Replier;
 
 const ALL_EXCEPT_ROOTS: ClientCapabilities = ClientCapabilities {
     elicitation_form: true,

@@ -23,10 +23,9 @@ use crate::{
 };
 use countersign_exchange::{ask::ANSWER_TIMEOUT, memory::MemoryShare};
 use countersign_protocol::{
-    ErrorKind, McpError, Revision, encode,
+    ErrorKind, McpError, Revision,
     error::code_for_client,
-    json::{MemberEdit, edit, members, merge_meta},
-    params::keys,
+    json::{MemberEdit, edit, members},
     rpc_error::RpcError,
     task::{self, Status},
 };
@@ -243,12 +242,6 @@ fn error_json(error: &RpcError) -> String {
         Some(data) => edit(&object, &[("data", MemberEdit::Set(data.get()))]),
         None => object,
     }
-}
-
-/// Returns a notification of the extension with the state of a task.
-pub fn task_notification(task: &str, subscription: &str) -> bytes::Bytes {
-    let params = merge_meta(task, &[(keys::SUBSCRIPTION_ID, MemberEdit::Set(subscription))]);
-    encode::notification("notifications/tasks", Some(&params))
 }
 
 #[cfg(test)]

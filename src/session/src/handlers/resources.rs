@@ -51,13 +51,9 @@ pub fn reserve_memory<'a>(
 
 /// Answers `resources/list` with the resources of all providers, in the order of the providers. Modules are asked now;
 /// the lists of upstreams are in the route table, except those of people's own accounts.
-pub async fn list(
-    exchange: &Exchange,
-    table: &RouteTable,
-    limits: &RequestLimits,
-    request: &Request<'_>,
-    cancel: &Cancellation,
-) -> Result<Reply, McpError> {
+pub async fn list(item: ItemRequest<'_>) -> Result<Reply, McpError> {
+    let ItemRequest { exchange, request, cancel, finder, limits } = item;
+    let table = &**finder.table;
     let params: params::ListParams<'_> = params::parse(request.params)?;
     let revision = exchange.revision();
     table.refresh_stale_lists();

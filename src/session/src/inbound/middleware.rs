@@ -121,7 +121,7 @@ async fn handle(
             let scope = ToolCallScope { exchange, cancel, table, runner, reviews, local_tasks };
             tools::call_tool(scope, item.finder, request).await
         }
-        Method::ResourcesList => resources::list(exchange, table, limits, request, cancel).await,
+        Method::ResourcesList => resources::list(item).await,
         Method::ResourceTemplatesList => resources::list_templates(exchange, table, request),
         Method::ResourcesRead => resources::read(item, bridge).await,
         Method::ResourcesSubscribe => resources::subscribe(item, memory).await,

@@ -20,18 +20,8 @@ fn translate(item: RequestedItem<'_>, (client, upstream): (Revision, Revision), 
 fn only_differences_between_eras_are_changed() {
     let meta = &SERVER_META[1..];
     for (item, revisions, result, expected) in [
-        (
-            TOOL,
-            (LEGACY, LEGACY),
-            r#"{ "content":[ ],"n":1e2 }"#,
-            r#"{ "content":[ ],"n":1e2 }"#.to_owned(),
-        ),
-        (
-            TOOL,
-            (MODERN, MODERN),
-            r#"{"resultType":"complete","x":1}"#,
-            r#"{"resultType":"complete","x":1}"#.into(),
-        ),
+        (TOOL, (LEGACY, LEGACY), r#"{ "content":[ ],"n":1e2 }"#, r#"{ "content":[ ],"n":1e2 }"#.to_owned()),
+        (TOOL, (MODERN, MODERN), r#"{"resultType":"complete","x":1}"#, r#"{"resultType":"complete","x":1}"#.into()),
         (TOOL, (MODERN, MODERN), r#"{"x":1}"#, r#"{"x":1,"resultType":"complete"}"#.into()),
         (
             RESOURCE,
@@ -39,21 +29,11 @@ fn only_differences_between_eras_are_changed() {
             r#"{"resultType":"complete","contents":[],"ttlMs":7}"#,
             r#"{"resultType":"complete","contents":[],"ttlMs":7,"cacheScope":"private"}"#.into(),
         ),
-        (
-            RESOURCE,
-            (MODERN, MODERN),
-            r#"{"resultType":"input_required"}"#,
-            r#"{"resultType":"input_required"}"#.into(),
-        ),
+        (RESOURCE, (MODERN, MODERN), r#"{"resultType":"input_required"}"#, r#"{"resultType":"input_required"}"#.into()),
         (TOOL, (LEGACY, MODERN), r#"{"resultType":"complete","x":1,"ttlMs":5}"#, r#"{"x":1}"#.into()),
         // A server of the client's own era may use the member for its own purpose.
         (TOOL, (LEGACY, LEGACY), r#"{"resultType":"mine"}"#, r#"{"resultType":"mine"}"#.into()),
-        (
-            TOOL,
-            (MODERN, LEGACY),
-            r#"{"x":1}"#,
-            format!(r#"{{"x":1,"_meta":{{{meta},"resultType":"complete"}}"#),
-        ),
+        (TOOL, (MODERN, LEGACY), r#"{"x":1}"#, format!(r#"{{"x":1,"_meta":{{{meta},"resultType":"complete"}}"#)),
         (
             RESOURCE,
             (MODERN, LEGACY),
@@ -69,8 +49,7 @@ fn only_differences_between_eras_are_changed() {
 fn server_info_is_added_unless_result_has_one() {
     let info = RawValue::from_string(r#"{"name":"x"}"#.into()).unwrap();
     let upstream = NegotiatedSession { server_info: Some(Arc::from(info)), ..negotiated(LEGACY) };
-    let adapter =
-        ResponseAdapter { item: TOOL, client: MODERN, upstream: &upstream, uri_prefix: "" };
+    let adapter = ResponseAdapter { item: TOOL, client: MODERN, upstream: &upstream, uri_prefix: "" };
     let named = r#""io.modelcontextprotocol/serverInfo":{"name":"x"}"#;
     assert_eq!(adapter.adapt_nested("{}").unwrap(), format!(r#"{{"_meta":{{{named}}},"resultType":"complete"}}"#));
     let with_server_info = r#"{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"y"}}}"#;
