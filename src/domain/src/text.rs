@@ -1,4 +1,4 @@
-//! Counts with singular and plural.
+//! Counts with singular and plural, and texts that are cut.
 
 use std::fmt::Display;
 
@@ -13,9 +13,22 @@ pub fn irregular_plural<N: Display + From<u8> + PartialEq>(n: N, singular: &str,
     format!("{n} {word}")
 }
 
+/// Returns the text, cut after this number of characters and marked with an ellipsis if it is longer.
+pub fn shorten(text: &str, max_chars: usize) -> String {
+    match text.char_indices().nth(max_chars) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_long_text_is_cut_and_marked() {
+        assert_eq!([2, 3].map(|max_chars| shorten("äöü", max_chars)), ["äö…", "äöü"]);
+    }
 
     #[test]
     fn plural_counts_one_and_many() {

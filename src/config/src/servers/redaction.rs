@@ -2,6 +2,7 @@
 //! much costs a reviewer a word, but a secret that was shown cannot be taken back.
 
 use crate::variables;
+use countersign_domain::text::shorten;
 
 /// The replacement of a secret.
 pub(crate) const SECRET_PLACEHOLDER: &str = "[secret]";
@@ -50,7 +51,7 @@ pub(super) fn redact_command<'a>(command: &str, arguments: impl Iterator<Item = 
         line.push_str(&shell_quote(&redact_argument(argument, previous)));
         previous = argument;
     }
-    truncate(&line, MAX_LINE_CHARS)
+    shorten(&line, MAX_LINE_CHARS)
 }
 
 /// Returns the arguments as written, with secrets redacted.
@@ -252,17 +253,10 @@ fn is_credential(text: &str) -> bool {
     has_known_prefix || text.split(['-', '_']).any(is_random)
 }
 
-/// Truncates a word, and quotes it if a shell would split it.
+/// Shortens a word, and quotes it if a shell would split it.
 fn shell_quote(text: &str) -> String {
-    let text = truncate(text, MAX_WORD_CHARS);
+    let text = shorten(text, MAX_WORD_CHARS);
     if text.is_empty() || text.contains(char::is_whitespace) { format!("'{text}'") } else { text }
-}
-
-fn truncate(text: &str, max_chars: usize) -> String {
-    match text.char_indices().nth(max_chars) {
-        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
-        None => text.to_owned(),
-    }
 }
 
 #[cfg(test)]

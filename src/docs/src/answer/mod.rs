@@ -11,7 +11,8 @@ mod sampling;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::{model::Hit, remote::Generator, text::shorten};
+use crate::{model::Hit, remote::Generator};
+use countersign_domain::text::shorten;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, text::one_line};
 

@@ -11,6 +11,7 @@ use super::{
     types::DocTypes,
 };
 use crate::model::{Document, Level};
+use countersign_domain::text::shorten;
 
 /// The maximum number of characters of a title.
 const MAX_TITLE_CHARS: usize = 200;
@@ -94,13 +95,6 @@ fn choose_title(path: &str, from_fields: Option<&str>, markdown: &Markdown) -> S
 /// Returns the beginning of a text, with at most this number of characters.
 pub(crate) fn truncate(text: &str, max_chars: usize) -> &str {
     text.char_indices().nth(max_chars).map_or(text, |(end, _)| text.get(..end).unwrap_or(text))
-}
-
-/// Cuts a text after this number of characters, and marks the cut.
-pub(crate) fn shorten(text: &str, max_chars: usize) -> String {
-    let beginning = truncate(text, max_chars);
-    let mark = if beginning.len() < text.len() { "…" } else { "" };
-    format!("{beginning}{mark}")
 }
 
 /// Joins the words of a text by single spaces, and cuts it after this number of characters.

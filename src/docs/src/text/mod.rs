@@ -10,7 +10,7 @@ mod markdown;
 mod schemas;
 mod types;
 
-pub(crate) use document::{level, parse, shorten, truncate};
+pub(crate) use document::{level, parse, truncate};
 pub(crate) use types::{DocType, DocTypes, DocumentRefusal, Fault, MAX_SCHEMA_BYTES};
 
 /// Returns `true` for the name of a Markdown file.

@@ -5,6 +5,7 @@ use jsonschema::{Draft, ValidationError, error::ValidationErrorKind as Kind};
 use serde_json::{Value, json, value::RawValue};
 
 use super::ToolRoute;
+use countersign_domain::text::shorten;
 use countersign_protocol::{ErrorKind, McpError, redact::redact, suggest};
 use countersign_provider::{
     ToolDef,
@@ -14,7 +15,7 @@ use countersign_provider::{
 
 /// Maximum number of failures reported.
 const MAX_FAULTS: usize = 10;
-/// Maximum number of characters of a message from the validator, and of a list of allowed values.
+/// Maximum number of characters of a message from the validator, which quotes its input, and of a list of allowed values.
 const MAX_MESSAGE_CHARS: usize = 300;
 const MAX_CHOICES_CHARS: usize = 8000;
 
@@ -74,7 +75,7 @@ pub fn check_arguments(route: &ToolRoute, arguments: &RawValue) -> Result<(), Mc
 /// Describes a failure, with all allowed values and the name that was probably meant.
 pub fn fault_message(error: &ValidationError<'_>, schema: &Value) -> String {
     if let Some(choices) = choices(error.kind()) {
-        let shown_value = truncate(&error.instance().to_string(), 100);
+        let shown_value = shorten(&error.instance().to_string(), 100);
         let nearest = match error.instance().as_ref() {
             Value::String(text) => suggest::nearest(text, choices.iter().filter_map(|choice| choice.as_str())),
             _ => None,
@@ -83,10 +84,10 @@ pub fn fault_message(error: &ValidationError<'_>, schema: &Value) -> String {
         let suggestion = nearest.map(|nearest| format!("; did you mean {nearest:?}?")).unwrap_or_default();
         return format!(
             "{shown_value} is not one of {}{suggestion}",
-            truncate(&allowed_values.join(", "), MAX_CHOICES_CHARS)
+            shorten(&allowed_values.join(", "), MAX_CHOICES_CHARS)
         );
     }
-    let text = truncate(&error.to_string(), MAX_MESSAGE_CHARS);
+    let text = shorten(&error.to_string(), MAX_MESSAGE_CHARS);
     let (Kind::AdditionalProperties { unexpected } | Kind::UnevaluatedProperties { unexpected }) = error.kind() else {
         return text;
     };
@@ -120,14 +121,6 @@ fn choices<'a>(kind: &'a Kind) -> Option<Vec<&'a Value>> {
         }
         _ => None,
     }
-}
-
-/// Truncates a message, because the validator quotes its input, which may be megabytes.
-fn truncate(message: &str, max_chars: usize) -> String {
-    if message.chars().count() <= max_chars {
-        return message.to_owned();
-    }
-    message.chars().take(max_chars).chain("…".chars()).collect()
 }
 
 #[cfg(test)]
