@@ -18,7 +18,7 @@ use countersign_exchange::{
 use countersign_protocol::{
     ErrorKind, McpError, Method,
     envelope::Request,
-    json::{member, members},
+    json::{Member, member, members},
     task,
 };
 use countersign_routing::RouteTable;
@@ -47,7 +47,8 @@ pub fn find_upstream(
     let mut candidates = table.providers().iter().filter_map(|provider| {
         let upstream = provider.upstream()?;
         let negotiated = upstream.negotiated()?;
-        shares_extension(&facts.capabilities, &negotiated).then_some((upstream, negotiated))
+        let is_shared = |kind| shared_extensions(kind, &facts.capabilities, &negotiated).next().is_some();
+        EXTENSION_KINDS.into_iter().any(is_shared).then_some((upstream, negotiated))
     });
     let Some((upstream, negotiated)) = candidates.next() else { return unknown() };
     if candidates.next().is_some() {
@@ -68,17 +69,22 @@ pub fn find_upstream(
 }
 
 /// The extensions that the gateway serves itself. Their methods are never passed on.
-pub const OWN_EXTENSIONS: &[&str] = &[task::TASKS_EXTENSION];
+const OWN_EXTENSIONS: &[&str] = &[task::TASKS_EXTENSION];
 
-/// Returns `true` if client and upstream both declare an extension or experimental capability that the gateway does not
-/// serve itself.
-fn shares_extension(client_capabilities: &str, upstream: &NegotiatedSession) -> bool {
-    ["extensions", "experimental"].into_iter().any(|kind| {
-        let declared = member(client_capabilities, kind).unwrap_or("{}");
-        let offered = member(upstream.capabilities.get(), kind).unwrap_or("{}");
-        members(declared)
-            .any(|extension| !OWN_EXTENSIONS.contains(&&*extension.key) && member(offered, &extension.key).is_some())
-    })
+/// The capabilities that a client and the servers behind the gateway agree on without it.
+pub const EXTENSION_KINDS: [&str; 2] = ["experimental", "extensions"];
+
+/// Iterates over what an upstream declares of a kind of [`EXTENSION_KINDS`], if the client declares it too and the gateway does
+/// not serve it itself.
+pub fn shared_extensions<'a>(
+    kind: &str,
+    client_capabilities: &'a str,
+    upstream: &'a NegotiatedSession,
+) -> impl Iterator<Item = Member<'a>> {
+    let declared = member(client_capabilities, kind).unwrap_or("{}");
+    let offered = member(upstream.capabilities.get(), kind).unwrap_or("{}");
+    members(offered)
+        .filter(move |offer| !OWN_EXTENSIONS.contains(&&*offer.key) && member(declared, &offer.key).is_some())
 }
 
 /// Passes a request on to the upstream that shares the extension, if the policy allows it.
