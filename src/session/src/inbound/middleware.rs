@@ -41,22 +41,8 @@ pub(crate) async fn run(scope: &RequestScope, request: &Request<'_>, cancel: &Ca
         // A method of an extension, or an unknown one.
         (Ok(()), _) => extension_methods::call(exchange, table, &server.runner.bridge, request).await,
     };
-    let end = match &outcome {
-        Ok(reply) => RequestEnd { failure: reply.failure, is_in_band: true, is_pending: reply.is_pending },
-        Err(error) => RequestEnd { failure: Some(error.kind), is_in_band: false, is_pending: false },
-    };
-    log_request(exchange, &request.method, end, timer.finish(end));
+    timer.finish(exchange, &request.method, &outcome);
     outcome
-}
-
-/// The end of a request, for logs and metrics.
-#[derive(Clone, Copy)]
-struct RequestEnd {
-    failure: Option<ErrorKind>,
-    /// `true` if the failure is part of a result.
-    is_in_band: bool,
-    /// `true` if the call waits for a person's approval.
-    is_pending: bool,
 }
 
 /// Checks the credential, the role and the rate of the caller of a request with parameters of this size.
@@ -162,26 +148,6 @@ async fn wait_for_first_answers(routing: &Routing, table: &RouteTable) -> Option
     Some(routing.routes.load_full())
 }
 
-/// Writes one structured DEBUG line about a request with method, session, principal, outcome and duration. The line never
-/// contains arguments or results, because they may be confidential.
-fn log_request(exchange: &Exchange, method: &str, end: RequestEnd, duration: Duration) {
-    tracing::debug!(
-        // The method is an arbitrary text of the client.
-        method = %method.escape_debug().take(64).collect::<String>(),
-        session = %exchange.session.short_id(),
-        principal = %exchange.identity.principal.name,
-        transport = exchange.transport.as_str(),
-        revision = exchange.revision().as_str(),
-        outcome = match end {
-            RequestEnd { failure: Some(kind), .. } => kind.code(),
-            RequestEnd { is_pending: true, .. } => "pending",
-            _ => "ok",
-        },
-        duration_us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX),
-        "request"
-    );
-}
-
 /// Counts a request and its duration. Labels come from closed lists, never from a client. A timer that is dropped
 /// unfinished counts as cancelled by the client.
 struct RequestTimer {
@@ -201,18 +167,32 @@ impl RequestTimer {
         }
     }
 
-    /// Counts a finished request, and returns its duration.
-    fn finish(mut self, end: RequestEnd) -> Duration {
+    /// Counts a finished request, and writes one structured DEBUG line about it. The line never contains arguments or results,
+    /// because they may be confidential.
+    fn finish(mut self, exchange: &Exchange, method: &str, answer: &Result<Reply, McpError>) {
         self.is_finished = true;
-        let outcome = match end {
-            RequestEnd { failure: Some(kind), is_in_band, .. } => {
-                RequestMetrics::get().record_error(kind);
-                if is_in_band { RequestOutcome::ToolError } else { RequestOutcome::from_error_kind(kind) }
-            }
-            RequestEnd { is_pending: true, .. } => RequestOutcome::Pending,
-            RequestEnd { .. } => RequestOutcome::Ok,
+        let failure = answer.as_ref().map_or_else(|error| Some(error.kind), |reply| reply.failure);
+        let (outcome, logged_outcome) = match (answer, failure) {
+            (Err(error), _) => (RequestOutcome::from_error_kind(error.kind), error.kind.code()),
+            (Ok(_), Some(kind)) => (RequestOutcome::ToolError, kind.code()),
+            (Ok(reply), None) if reply.is_pending => (RequestOutcome::Pending, "pending"),
+            (Ok(_), None) => (RequestOutcome::Ok, "ok"),
         };
-        self.record(outcome)
+        if let Some(kind) = failure {
+            RequestMetrics::get().record_error(kind);
+        }
+        let duration = self.record(outcome);
+        tracing::debug!(
+            // The method is an arbitrary text of the client.
+            method = %method.escape_debug().take(64).collect::<String>(),
+            session = %exchange.session.short_id(),
+            principal = %exchange.identity.principal.name,
+            transport = exchange.transport.as_str(),
+            revision = exchange.revision().as_str(),
+            outcome = logged_outcome,
+            duration_us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX),
+            "request"
+        );
     }
 
     fn record(&self, outcome: RequestOutcome) -> Duration {
