@@ -8,7 +8,7 @@ use countersign_domain::{
     policy::{DEFAULT_IDENTITY, Decision, Policy, Requester, Subject, Verdict},
     principal::Scope,
 };
-use countersign_exchange::context::{Exchange, requester};
+use countersign_exchange::context::Exchange;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_routing::{RouteTable, RouteTarget, ToolRoute, ruling::find_refusal};
 use countersign_runtime::{background, crash::crash_point};
@@ -102,7 +102,7 @@ pub async fn judge(exchange: &Exchange, route: &Arc<ToolRoute>, arguments: &RawV
 
 /// Asks the policy about the call.
 fn decide(exchange: &Exchange, route: &ToolRoute, arguments: &RawValue) -> Decision {
-    route.ruling_for(arguments).decide(&requester(exchange), arguments)
+    route.ruling_for(arguments).decide(&exchange.requester(), arguments)
 }
 
 impl JudgedCall {
@@ -190,7 +190,7 @@ pub fn admit(
     subject: Subject<'_>,
 ) -> Result<(), McpError> {
     let Some(policy) = table.refusing_policy() else { return Ok(()) };
-    let Some(refusal) = find_refusal(policy, provider, subject, &requester(exchange)) else { return Ok(()) };
+    let Some(refusal) = find_refusal(policy, provider, subject, &exchange.requester()) else { return Ok(()) };
     policy.count_refusal(refusal.rule.as_deref());
     let name: String = subject.name().chars().take(2048).collect();
     let rule = refusal.rule.as_deref().unwrap_or(DEFAULT_IDENTITY);
@@ -209,7 +209,7 @@ pub struct ListFilter<'a>(Option<(&'a Policy, Requester<'a>)>);
 
 impl<'a> ListFilter<'a> {
     pub fn for_requester(exchange: &'a Exchange, table: &'a RouteTable) -> Self {
-        Self(table.refusing_policy().filter(|policy| !policy.simulates()).map(|policy| (policy, requester(exchange))))
+        Self(table.refusing_policy().filter(|policy| !policy.simulates()).map(|policy| (policy, exchange.requester())))
     }
 
     pub fn shows(&self, provider: &RouteTarget, subject: Subject<'_>) -> bool {

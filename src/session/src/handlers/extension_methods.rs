@@ -10,11 +10,7 @@ use std::sync::Arc;
 
 use countersign_bridge::{self, Bridge, Call, RequestedItem};
 use countersign_domain::policy::Requester;
-use countersign_exchange::{
-    context::{Exchange, requester},
-    facts::ClientFacts,
-    reply::Reply,
-};
+use countersign_exchange::{context::Exchange, facts::ClientFacts, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError, Method,
     envelope::Request,
@@ -97,7 +93,7 @@ pub async fn call(
     bridge: &Arc<Bridge>,
     request: &Request<'_>,
 ) -> Result<Reply, McpError> {
-    let upstream = find_upstream(table, &exchange.facts, &requester(exchange), &request.method)?;
+    let upstream = find_upstream(table, &exchange.facts, &exchange.requester(), &request.method)?;
     if request.params.is_some_and(|params| !params.get().starts_with('{')) {
         return Err(McpError::new(ErrorKind::InvalidParams, "`params` is not an object"));
     }
@@ -126,7 +122,7 @@ mod tests {
     fn refusal(bench: &Gateway, revision: Revision, capabilities: &str, method: &str) -> Option<String> {
         let exchange = bench.clients.exchange(revision, capabilities);
         let table = bench.server.routing.routes.load();
-        let found = find_upstream(&table, &exchange.facts, &requester(&exchange), method);
+        let found = find_upstream(&table, &exchange.facts, &exchange.requester(), method);
         found.err().map(|error| {
             assert_eq!(error.kind, ErrorKind::MethodNotFound);
             error.message.to_string()
