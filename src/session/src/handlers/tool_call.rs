@@ -226,6 +226,17 @@ pub(super) fn arguments_or_empty(arguments: Option<&RawValue>) -> Result<&RawVal
         .ok_or_else(|| McpError::new(ErrorKind::Internal, "an empty object is not JSON"))
 }
 
+/// Returns the arguments of a call with those that its module has noted for the session (`SessionNotes`), such as the active
+/// project. Returns `None` if there are none.
+pub(super) fn complete_arguments(
+    exchange: &Exchange,
+    route: &ToolRoute,
+    arguments: &RawValue,
+) -> Result<Option<Box<RawValue>>, McpError> {
+    let Some(notes) = exchange.notes().filter(|_| route.provider.upstream().is_none()) else { return Ok(None) };
+    route.provider.as_provider().complete_arguments(&route.def.name, arguments, notes)
+}
+
 /// Finds the tool of a call, if need be after a wait for its server.
 ///
 /// # Errors

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use serde_json::value::RawValue;
-
 use super::{
     account_connection,
     lists::{hint_for_tools, render_page},
@@ -17,8 +15,8 @@ use super::{
     },
     tasks,
     tool_call::{
-        ReviewedCall, RoutedCall, ToolCallScope, ToolOutcome, arguments_or_empty, continues_change, find_route,
-        has_meta, is_plan_tool, pending_reply, request_state,
+        ReviewedCall, RoutedCall, ToolCallScope, ToolOutcome, arguments_or_empty, complete_arguments, continues_change,
+        find_route, has_meta, is_plan_tool, pending_reply, request_state,
     },
     upstream_wait::RouteFinder,
 };
@@ -104,21 +102,21 @@ async fn answer_call(
     let exchange = scope.exchange;
     let params = request.tool_call()?;
     let route = find_route(&mut finder, &params.name).await?;
-    let is_module = route.provider.upstream().is_none();
+    let arguments = arguments_or_empty(params.arguments)?;
     let completed_call;
     let completed_request;
-    let (request, arguments) = match is_module.then(|| complete_arguments(exchange, &route, request, params.arguments))
-    {
-        Some(Err(error)) => return failure_reply(exchange, &route, error),
-        Some(Ok(Some(completed))) => {
-            completed_call = completed;
+    let (request, arguments) = match complete_arguments(exchange, &route, arguments) {
+        Err(error) => return failure_reply(exchange, &route, error),
+        Ok(Some(completed)) => {
+            let edits = [("arguments", MemberEdit::Set(completed.get()))];
+            completed_call = OwnedRequest::with_edits(request, &edits)?;
             completed_request = completed_call.as_request();
-            (&completed_request, completed_request.tool_call()?.arguments)
+            (&completed_request, arguments_or_empty(completed_request.tool_call()?.arguments)?)
         }
-        Some(Ok(None)) | None => (request, params.arguments),
+        Ok(None) => (request, arguments),
     };
     let plan = classify(exchange, &route, request);
-    let call = RoutedCall { scope, request, route: &route, arguments: arguments_or_empty(arguments)?, plan };
+    let call = RoutedCall { scope, request, route: &route, arguments, plan };
     if is_plan_tool(&route) && !plan.wants_task {
         let outcome = Box::pin(plans::propose_plan(&call, &mut finder)).await;
         return to_tool_failure(outcome, &route)?.into_reply(exchange.revision());
@@ -126,7 +124,7 @@ async fn answer_call(
     if has_meta(request, keys::PLAN) || (plan.is_retry && continues_change(exchange, request, &route)) {
         return Box::pin(propose_step_or_resume(&call)).await;
     }
-    if is_module && plan.wants_task && !route.ruling.may_review() {
+    if route.provider.upstream().is_none() && plan.wants_task && !route.ruling.may_review() {
         return Err(tasks::local::forbidden_task_error());
     }
     // Awaited one after the other: each level of futures around a call would copy it.
@@ -147,23 +145,6 @@ enum NextStep<'a> {
 fn classify(exchange: &Exchange, route: &ToolRoute, request: &Request<'_>) -> CallPlan {
     let upstream = route.provider.upstream().map(|upstream| (&**upstream, route.def.raw.as_deref()));
     CallPlan::for_tool(exchange, &request.outlined_params().object, upstream)
-}
-
-/// Returns the call of a module's tool with the arguments that the module has noted for the session (`SessionNotes`),
-/// such as the active project. Returns `None` if there are none.
-fn complete_arguments(
-    exchange: &Exchange,
-    route: &ToolRoute,
-    request: &Request<'_>,
-    arguments: Option<&RawValue>,
-) -> Result<Option<OwnedRequest>, McpError> {
-    let Some(notes) = exchange.notes() else { return Ok(None) };
-    let Some(completed) =
-        route.provider.as_provider().complete_arguments(&route.def.name, arguments_or_empty(arguments)?, notes)?
-    else {
-        return Ok(None);
-    };
-    OwnedRequest::with_edits(request, &[("arguments", MemberEdit::Set(completed.get()))]).map(Some)
 }
 
 /// Decides on a call outside of plans, and proposes or refuses it unless it may run. Arguments for modules and of plain HTTP

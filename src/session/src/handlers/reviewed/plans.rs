@@ -8,7 +8,9 @@ use serde_json::value::RawValue;
 use super::{
     super::{
         account_connection,
-        tool_call::{ReviewedCall, RoutedCall, ToolCallScope, ToolOutcome, arguments_or_empty, find_route},
+        tool_call::{
+            ReviewedCall, RoutedCall, ToolCallScope, ToolOutcome, arguments_or_empty, complete_arguments, find_route,
+        },
         upstream_wait::RouteFinder,
     },
     PreviewedCall, find_repeated,
@@ -24,7 +26,6 @@ use countersign_domain::{
     policy::Verdict,
     principal::Scope,
 };
-use countersign_exchange::context::Exchange;
 use countersign_protocol::{ErrorKind, McpError, arguments};
 use countersign_provider::previews;
 use countersign_review::{
@@ -53,7 +54,9 @@ pub(in crate::handlers) async fn propose_plan(
     for (step, call) in plan.calls.iter().enumerate() {
         let judging = async {
             let route = find_route(finder, &call.name).await?;
-            let arguments = complete_arguments(exchange, &route, arguments_or_empty(call.arguments.as_deref())?)?;
+            let arguments = arguments_or_empty(call.arguments.as_deref())?;
+            let completed = complete_arguments(exchange, &route, arguments)?;
+            let arguments = completed.map_or(Cow::Borrowed(arguments), Cow::Owned);
             let judged = judge_step(scope, &route, &arguments, step).await?;
             Ok((judged, arguments))
         };
@@ -162,19 +165,6 @@ pub(in crate::handlers) async fn propose_step(
     let change = store(async move { changes.propose_step(proposal, plan).await }).await?;
     log_created(exchange, &change);
     Ok(ToolOutcome::Pending(change))
-}
-
-/// Returns the arguments of a call, completed by its module with its notes of the session.
-fn complete_arguments<'a>(
-    exchange: &Exchange,
-    route: &ToolRoute,
-    arguments: &'a RawValue,
-) -> Result<Cow<'a, RawValue>, McpError> {
-    let Some(notes) = exchange.notes().filter(|_| route.provider.is_module()) else {
-        return Ok(Cow::Borrowed(arguments));
-    };
-    let completed = route.provider.as_provider().complete_arguments(&route.def.name, arguments, notes)?;
-    Ok(completed.map_or(Cow::Borrowed(arguments), Cow::Owned))
 }
 
 /// Checks a call of a plan, and asks the policy about it without counting the decision. Arguments with references are checked
