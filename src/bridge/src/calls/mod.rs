@@ -198,7 +198,7 @@ pub async fn subscribe_on_own_link(
     }
     let params = serde_json::json!({ "uri": upstream_uri }).to_string();
     let outgoing = OutgoingRequest::new(upstream.next_request_id(), method, Some(&params));
-    let relay = Relay::new(MessageRecipient::for_exchange(exchange, None, None), false);
+    let relay = Relay::new(MessageRecipient::for_exchange(exchange, None, None));
     if let Err(error) = upstream.call(&caller, &outgoing, relay).await {
         tracing::debug!(upstream = %upstream.config.name, %error, method, "the subscription failed on the client's own link");
     }
@@ -217,9 +217,9 @@ async fn call_in_handshake_era(prepared: &PreparedCall<'_>) -> Result<Response, 
     let outgoing = prepared.build_request(&[]);
     let upstream = prepared.call.upstream;
     if prepared.caller.capabilities.accepts_no_requests() {
-        return upstream.call(&prepared.caller, &outgoing, Relay::new(prepared.recipient(), true)).await;
+        return upstream.call(&prepared.caller, &outgoing, Relay::new(prepared.recipient())).await;
     }
-    let (relay, requests) = Relay::with_questions(prepared.recipient(), true);
+    let (relay, requests) = Relay::with_questions(prepared.recipient());
     // Boxed, because the future would otherwise be stored twice.
     prepared.client_asker().run(Box::pin(upstream.call(&prepared.caller, &outgoing, relay)), requests).await
 }

@@ -41,12 +41,12 @@ pub async fn call_or_resume(prepared: &PreparedCall<'_>) -> Result<Reply, McpErr
     let outgoing = prepared.build_request(&[]);
     let upstream = Arc::clone(prepared.call.upstream);
     if prepared.caller.capabilities.accepts_no_requests() {
-        let relay = Relay::new(prepared.recipient(), false);
+        let relay = Relay::new(prepared.recipient());
         let response = upstream.call(&prepared.caller, &outgoing, Arc::clone(&relay) as _).await?;
         let declared = &prepared.call.exchange.facts.capabilities;
         return prepared.reply(relay.declined.check_response(response, declared, &upstream.config.name)?);
     }
-    let (relay, requests) = Relay::with_questions(prepared.recipient(), false);
+    let (relay, requests) = Relay::with_questions(prepared.recipient());
     let (caller, listener) = (prepared.caller.clone(), Arc::clone(&relay));
     let mut running_call = RunningCall::new(
         Box::pin(async move { upstream.call(&caller, &outgoing, listener).await }),

@@ -196,7 +196,9 @@ impl<'a> PreparedCall<'a> {
     /// Returns the recipient of the messages that the upstream sends during the call.
     pub(super) fn recipient(&self) -> MessageRecipient {
         let token = self.params.meta.and_then(|meta| meta.member(keys::PROGRESS_TOKEN));
-        MessageRecipient::for_exchange(self.call.exchange, token, self.caller.log_level)
+        let mut recipient = MessageRecipient::for_exchange(self.call.exchange, token, self.caller.log_level);
+        recipient.wants_unknown = self.negotiated.revision.era() == self.call.exchange.revision().era();
+        recipient
     }
 
     /// Returns the asker of a client of the handshake era.

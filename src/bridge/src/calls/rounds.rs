@@ -26,7 +26,7 @@ use countersign_upstream::{
 
 /// Calls a stateless upstream for a stateless client. Questions and answers pass through.
 pub async fn pass_through(prepared: &PreparedCall<'_>) -> Result<Reply, McpError> {
-    let relay = Relay::new(prepared.recipient(), true);
+    let relay = Relay::new(prepared.recipient());
     let state = unseal_state(prepared)?;
     let extra = state.as_deref().map(|state| [("requestState", state)]);
     let outgoing = prepared.build_request(extra.as_ref().map_or(&[], |extra| extra.as_slice()));
@@ -80,7 +80,7 @@ fn seal_input_result(prepared: &PreparedCall<'_>, result: &str) -> Result<Box<Ra
 /// Calls a stateless upstream for a handshake-era client, and asks the client the upstream's questions between the
 /// rounds.
 pub async fn ask_in_rounds(prepared: &PreparedCall<'_>) -> Result<Reply, McpError> {
-    let relay = Relay::new(prepared.recipient(), false);
+    let relay = Relay::new(prepared.recipient());
     let mut rounds = InputRounds::default();
     let mut elicitation_ids: Vec<String> = Vec::new();
     loop {

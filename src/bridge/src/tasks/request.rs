@@ -84,7 +84,7 @@ impl<'a> TaskRequest<'a> {
     /// # Errors
     /// The errors of [`Self::call`].
     pub async fn send(&self, method: &str, params: &str) -> Result<Result<Box<RawValue>, RpcError>, McpError> {
-        let relay: Arc<dyn Listener> = Relay::new(self.recipient(None), false);
+        let relay: Arc<dyn Listener> = Relay::new(self.recipient(None));
         match self.call(&self.build_request(method, params), relay).await? {
             Response::Result(result) => {
                 check_object(result.get())?;
