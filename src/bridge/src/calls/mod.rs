@@ -52,7 +52,7 @@ impl Bridge {
 /// The properties of a call that determine how it is handled. They are found once, without side effects, before the
 /// policy is asked, and the admitted call keeps them.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct CallPlan {
+pub struct CallTraits {
     /// `true` if the client continues a call for which it was asked for input.
     pub is_retry: bool,
     /// `true` if the request resumes a parked call or is refused. Either way no new call is made.
@@ -65,7 +65,7 @@ pub struct CallPlan {
     pub forbids_questions: bool,
 }
 
-impl CallPlan {
+impl CallTraits {
     /// Classifies a request that is not a tool call.
     pub fn new(params: &OutlinedObject<'_>) -> Self {
         let is_retry = params.members().any(|member| matches!(&*member.key, "inputResponses" | "requestState"));
@@ -78,16 +78,16 @@ impl CallPlan {
         params: &OutlinedObject<'_>,
         upstream: Option<(&Upstream, Option<&RawValue>)>,
     ) -> Self {
-        let plan = Self { wants_task: tasks::is_requested(exchange, params), ..Self::new(params) };
-        let Some((upstream, definition)) = upstream else { return plan };
+        let traits = Self { wants_task: tasks::is_requested(exchange, params), ..Self::new(params) };
+        let Some((upstream, definition)) = upstream else { return traits };
         let is_legacy = || upstream.negotiated().is_some_and(|negotiated| negotiated.revision.era() == Era::Legacy);
         Self {
-            resumes_parked_call: plan.is_retry
+            resumes_parked_call: traits.is_retry
                 && exchange.is_modern()
                 && params.member("requestState").is_some()
                 && is_legacy(),
-            is_upstream_task: plan.wants_task && tasks::can_run_as_task(upstream, definition),
-            ..plan
+            is_upstream_task: traits.wants_task && tasks::can_run_as_task(upstream, definition),
+            ..traits
         }
     }
 }
@@ -107,7 +107,7 @@ pub struct Call<'a> {
     pub headers: &'a [ParamHeader],
     /// `true` if the call changes nothing, so that it may be repeated.
     pub is_read_only: bool,
-    pub plan: CallPlan,
+    pub traits: CallTraits,
 }
 
 impl<'a> Call<'a> {
@@ -120,8 +120,8 @@ impl<'a> Call<'a> {
         item: RequestedItem<'a>,
         request: &'a Request<'a>,
     ) -> Self {
-        let (plan, is_read_only) = (CallPlan::new(&request.outlined_params().object), !item.is_extension());
-        Self { exchange, bridge, upstream, item, request, definition: None, headers: &[], is_read_only, plan }
+        let (traits, is_read_only) = (CallTraits::new(&request.outlined_params().object), !item.is_extension());
+        Self { exchange, bridge, upstream, item, request, definition: None, headers: &[], is_read_only, traits }
     }
 }
 

@@ -19,7 +19,6 @@ use countersign_exchange::{
     facts::check_uri,
     memory::{MemoryBudget, MemoryShare},
     reply::{CacheHint, Reply},
-    state::Cancellation,
 };
 use countersign_protocol::{ErrorKind, McpError, envelope::Request, params};
 use countersign_provider::{CallContext, Provider as _, ResourceDef};

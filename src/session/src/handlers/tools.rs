@@ -25,7 +25,7 @@ use crate::{
     owned_messages::OwnedRequest,
     policy::{self, Admission, AdmittedCall, Counting, JudgedCall},
 };
-use countersign_bridge::{self, CallPlan, RequestedItem};
+use countersign_bridge::{self, CallTraits, RequestedItem};
 use countersign_domain::policy::Verdict;
 use countersign_exchange::{context::Exchange, reply::Reply, state::Cancellation};
 use countersign_protocol::{
@@ -115,16 +115,16 @@ async fn answer_call(
         }
         Ok(None) => (request, arguments),
     };
-    let plan = classify(exchange, &route, request);
-    let call = RoutedCall { scope, request, route: &route, arguments, plan };
-    if is_plan_tool(&route) && !plan.wants_task {
+    let traits = classify(exchange, &route, request);
+    let call = RoutedCall { scope, request, route: &route, arguments, traits };
+    if is_plan_tool(&route) && !traits.wants_task {
         let outcome = Box::pin(plans::propose_plan(&call, &mut finder)).await;
         return to_tool_failure(outcome, &route)?.into_reply(exchange.revision());
     }
-    if has_meta(request, keys::PLAN) || (plan.is_retry && continues_change(exchange, request, &route)) {
+    if has_meta(request, keys::PLAN) || (traits.is_retry && continues_change(exchange, request, &route)) {
         return Box::pin(propose_step_or_resume(&call)).await;
     }
-    if route.provider.upstream().is_none() && plan.wants_task && !route.ruling.may_review() {
+    if route.provider.upstream().is_none() && traits.wants_task && !route.ruling.may_review() {
         return Err(tasks::local::forbidden_task_error());
     }
     // Awaited one after the other: each level of futures around a call would copy it.
@@ -142,9 +142,9 @@ enum NextStep<'a> {
 }
 
 /// Classifies a call of this tool.
-fn classify(exchange: &Exchange, route: &ToolRoute, request: &Request<'_>) -> CallPlan {
+fn classify(exchange: &Exchange, route: &ToolRoute, request: &Request<'_>) -> CallTraits {
     let upstream = route.provider.upstream().map(|upstream| (&**upstream, route.def.raw.as_deref()));
-    CallPlan::for_tool(exchange, &request.outlined_params().object, upstream)
+    CallTraits::for_tool(exchange, &request.outlined_params().object, upstream)
 }
 
 /// Decides on a call outside of plans, and proposes or refuses it unless it may run. Arguments for modules and of plain HTTP
@@ -152,19 +152,19 @@ fn classify(exchange: &Exchange, route: &ToolRoute, request: &Request<'_>) -> Ca
 /// checks those of an allowed call itself, and [`ProviderCall::run_as_task`] those of an allowed call that a module runs as a
 /// task.
 async fn decide<'a>(call: &RoutedCall<'a>) -> Result<NextStep<'a>, McpError> {
-    let RoutedCall { scope: ToolCallScope { exchange, .. }, request, route, arguments, plan } = *call;
+    let RoutedCall { scope: ToolCallScope { exchange, .. }, request, route, arguments, traits } = *call;
     let is_checked_before_policy =
-        exchange.transport == Transport::Rest || (route.provider.upstream().is_none() && !plan.wants_task);
+        exchange.transport == Transport::Rest || (route.provider.upstream().is_none() && !traits.wants_task);
     if is_checked_before_policy && let Err(error) = validate::check_arguments(route, arguments) {
         return Box::pin(answer_invalid_call(call, None, error)).await.map(NextStep::Answer);
     }
     // The answers to an upstream's questions must reach that same upstream, so a retry has no fallback.
-    let judged = match plan.is_retry {
+    let judged = match traits.is_retry {
         true => policy::judge(exchange, route, arguments).await?,
         false => judge_with_fallback(call).await?,
     };
     let is_reviewed = judged.decision.verdict == Verdict::Review;
-    if is_reviewed || plan.wants_task {
+    if is_reviewed || traits.wants_task {
         // Neither a change nor a task begins that cannot run without the person's account.
         account_connection::check_connected(exchange, &judged.route).await?;
     }
@@ -202,8 +202,8 @@ async fn answer_invalid_call(
             let request = &completed.as_request();
             let judged = policy::judge(exchange, route, &arguments).await?;
             // A stateless client answers a server by repeating its own call, which lacks the arguments.
-            let plan = CallPlan { forbids_questions: exchange.is_modern(), ..classify(exchange, route, request) };
-            let call = RoutedCall { request, arguments: &arguments, plan, ..*call };
+            let traits = CallTraits { forbids_questions: exchange.is_modern(), ..classify(exchange, route, request) };
+            let call = RoutedCall { request, arguments: &arguments, traits, ..*call };
             match follow_decision(&call, judged).await? {
                 NextStep::Answer(reply) => Ok(reply),
                 NextStep::Run(call) => call.run().await,
@@ -216,9 +216,9 @@ async fn answer_invalid_call(
 /// Applies the policy's decision on a call; `judged` may have the route of its fallback. An admitted call does not run if it
 /// repeats a change by its idempotency key.
 async fn follow_decision<'a>(call: &RoutedCall<'a>, judged: JudgedCall) -> Result<NextStep<'a>, McpError> {
-    let RoutedCall { scope, request, route, plan, .. } = *call;
+    let RoutedCall { scope, request, route, traits, .. } = *call;
     let ToolCallScope { exchange, cancel, runner, local_tasks, .. } = scope;
-    let counting = if plan.resumes_parked_call { Counting::AlreadyCounted } else { Counting::Count };
+    let counting = if traits.resumes_parked_call { Counting::AlreadyCounted } else { Counting::Count };
     let admitted = match judged.apply_decision(exchange, counting) {
         Ok(Admission::Run(admitted)) => admitted,
         Ok(Admission::Review(judged)) => return Box::pin(propose(call, &judged)).await.map(NextStep::Answer),
@@ -230,10 +230,10 @@ async fn follow_decision<'a>(call: &RoutedCall<'a>, judged: JudgedCall) -> Resul
         return Ok(NextStep::Answer(reply));
     }
     let admitted_route = admitted.route();
-    let plan = if Arc::ptr_eq(admitted_route, route) { plan } else { classify(exchange, admitted_route, request) };
+    let traits = if Arc::ptr_eq(admitted_route, route) { traits } else { classify(exchange, admitted_route, request) };
     let may_run_here = || admitted_route.may_review() || admitted_route.provider.is_module();
-    let runs_as_local_task = plan.wants_task && !plan.is_upstream_task && may_run_here();
-    let call = ProviderCall { exchange, runner, cancel, request, admitted, plan };
+    let runs_as_local_task = traits.wants_task && !traits.is_upstream_task && may_run_here();
+    let call = ProviderCall { exchange, runner, cancel, request, admitted, traits };
     if runs_as_local_task {
         return tasks::local::start(call, local_tasks).map(NextStep::Answer);
     }
@@ -247,7 +247,7 @@ pub struct ProviderCall<'a> {
     pub cancel: &'a Cancellation,
     pub request: &'a Request<'a>,
     pub admitted: AdmittedCall,
-    pub plan: CallPlan,
+    pub traits: CallTraits,
 }
 
 impl ProviderCall<'_> {
@@ -268,7 +268,7 @@ impl ProviderCall<'_> {
 
     /// Runs the call. The arguments of a module's tool must be valid.
     async fn run(self) -> Result<Reply, McpError> {
-        let Self { exchange, runner, request, plan, .. } = self;
+        let Self { exchange, runner, request, traits, .. } = self;
         let route = self.admitted.route();
         let Some(upstream) = route.provider.upstream() else {
             let outcome = Box::pin(run_module(&self)).await;
@@ -286,7 +286,7 @@ impl ProviderCall<'_> {
             definition: route.def.raw.as_deref(),
             headers: &route.param_headers,
             is_read_only: route.is_read_only(),
-            plan,
+            traits,
         };
         match countersign_bridge::call(call).await {
             Err(error) if error.passthrough.is_none() && is_for_model(&error) => {
