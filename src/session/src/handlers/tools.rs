@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    account_connection,
+    account_connection::{self, PageRequest},
     lists::{hint_for_tools, render_page},
     module_call::run_module,
     reviewed::{
@@ -61,11 +61,11 @@ pub async fn call_tool(
     if let Some(answer) = find_account_answer(scope.exchange, request) {
         let continued = async {
             let request = account_connection::await_connection(scope, request, answer).await?;
-            call_or_ask_for_account(scope, finder, &request.as_request(), false).await
+            call_or_ask_for_account(scope, finder, &request.as_request(), PageRequest::Answered).await
         };
         return Box::pin(continued).await;
     }
-    call_or_ask_for_account(scope, finder, request, true).await
+    call_or_ask_for_account(scope, finder, request, PageRequest::NotSent).await
 }
 
 /// Returns the answer of a stateless client to the request to connect an account, as JSON.
@@ -76,16 +76,15 @@ fn find_account_answer<'a>(exchange: &Exchange, request: &'a Request<'_>) -> Opt
     member(request.outlined_params().object.member("inputResponses")?, account_connection::INPUT_KEY)
 }
 
-/// Makes a call. If the person of the caller must connect an account first, the client is asked for that, unless it was
-/// asked already (`may_ask`).
+/// Makes a call. If the person of the caller must connect an account first, the client is asked for that once.
 async fn call_or_ask_for_account(
     scope: ToolCallScope<'_>,
     finder: RouteFinder<'_>,
     request: &Request<'_>,
-    may_ask: bool,
+    page_request: PageRequest,
 ) -> Result<Reply, McpError> {
     match answer_call(scope, finder, request).await {
-        Err(error) => Box::pin(account_connection::answer_refused_call(scope, request, error, may_ask)).await,
+        Err(error) => Box::pin(account_connection::answer_refused_call(scope, request, error, page_request)).await,
         reply => reply,
     }
 }
