@@ -41,7 +41,7 @@ pub fn start(call: ProviderCall<'_>, tasks: &LocalTasks) -> Result<Reply, McpErr
         let state = tokio::select! {
             outcome = work => match outcome {
                 Ok(reply) => task.keep_result(reply.finish(exchange.revision()).into_owned()),
-                Err(error) => LocalTaskState::Failed(Box::new(error)),
+                Err(error) => LocalTaskState::Failed(error),
             },
             () = cancel.cancelled() => LocalTaskState::Cancelled,
             () = runner.long_requests.wait_until_withdrawn(&exchange.identity) => {
