@@ -14,7 +14,8 @@ use countersign_routing::{RouteTable, RouteTarget, ToolRoute, ruling::find_refus
 use countersign_runtime::{background, crash::crash_point};
 use countersign_telemetry::metrics as telemetry;
 
-/// A call with the policy's decision on it. Only [`JudgedCall::apply_decision`] applies and counts the decision.
+/// A call with the policy's decision on it. Only [`JudgedCall::apply_decision`] applies and counts the decision, or
+/// [`JudgedCall::apply_decision_in_plan`] for a call of a plan.
 pub struct JudgedCall {
     pub route: Arc<ToolRoute>,
     pub decision: Arc<Decision>,
@@ -46,11 +47,11 @@ impl NamedOperation {
 
 /// Proof that the policy has admitted a call. No handler runs a tool without it, and only [`JudgedCall::apply_decision`]
 /// creates it.
-pub struct AdmittedCall(JudgedCall);
+pub struct AdmittedCall(Arc<ToolRoute>);
 
 impl AdmittedCall {
     pub fn route(&self) -> &Arc<ToolRoute> {
-        &self.0.route
+        &self.0
     }
 }
 
@@ -58,15 +59,6 @@ impl AdmittedCall {
 pub enum Admission {
     Run(AdmittedCall),
     Review(JudgedCall),
-}
-
-impl Admission {
-    /// Returns the call, for a plan, of which every call becomes a change.
-    pub fn into_planned_call(self) -> JudgedCall {
-        match self {
-            Self::Run(AdmittedCall(judged)) | Self::Review(judged) => judged,
-        }
-    }
 }
 
 /// States whether the decision on a call still has to be counted.
@@ -118,25 +110,44 @@ impl JudgedCall {
     /// # Errors
     /// `POLICY_DENIED` with the rule and the reason, or `FORBIDDEN` if the client's token does not permit proposals.
     pub fn apply_decision(self, exchange: &Exchange, counting: Counting) -> Result<Admission, McpError> {
+        self.check_scope_and_count(exchange, counting)?;
+        match self.decision.verdict {
+            Verdict::Allow => Ok(Admission::Run(AdmittedCall(self.route))),
+            Verdict::Review => Ok(Admission::Review(self)),
+            Verdict::Deny => Err(self.refuse(exchange)),
+        }
+    }
+
+    /// Admits a call to a plan, of which every call becomes a change, or refuses it, and counts the decision.
+    ///
+    /// # Errors
+    /// The errors of [`Self::apply_decision`].
+    pub fn apply_decision_in_plan(self, exchange: &Exchange) -> Result<Self, McpError> {
+        self.check_scope_and_count(exchange, Counting::Count)?;
+        match self.decision.verdict {
+            Verdict::Allow | Verdict::Review => Ok(self),
+            Verdict::Deny => Err(self.refuse(exchange)),
+        }
+    }
+
+    fn check_scope_and_count(&self, exchange: &Exchange, counting: Counting) -> Result<(), McpError> {
         if self.decision.verdict == Verdict::Review {
             exchange.identity.principal.require_scope(Scope::ToolsPropose)?;
         }
         if counting == Counting::Count {
             self.count_decision(exchange);
         }
-        let (tool, rule) = (self.subject(), self.decision.rule.as_deref().unwrap_or(DEFAULT_IDENTITY));
-        let reason = &self.decision.reason;
-        match self.decision.verdict {
-            Verdict::Allow => Ok(Admission::Run(AdmittedCall(self))),
-            Verdict::Review => Ok(Admission::Review(self)),
-            Verdict::Deny => {
-                let principal = &exchange.identity.principal.name;
-                // `tool` is logged as a string and so escaped: the agent chooses the name of an operation, which may contain
-                // line breaks.
-                tracing::info!(tool, %principal, rule, %reason, "a call was denied");
-                Err(denied_error("call", ("tool", tool), self.decision.rule.as_deref(), reason))
-            }
-        }
+        Ok(())
+    }
+
+    /// Returns the error for a denied call, and logs it.
+    fn refuse(&self, exchange: &Exchange) -> McpError {
+        let (tool, principal, reason) = (self.subject(), &exchange.identity.principal.name, &self.decision.reason);
+        // `tool` is logged as a string and so escaped: the agent chooses the name of an operation, which may contain line
+        // breaks.
+        let rule = self.decision.rule.as_deref().unwrap_or(DEFAULT_IDENTITY);
+        tracing::info!(tool, %principal, rule, %reason, "a call was denied");
+        denied_error("call", ("tool", tool), self.decision.rule.as_deref(), reason)
     }
 
     fn count_decision(&self, exchange: &Exchange) {

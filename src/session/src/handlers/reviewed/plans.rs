@@ -66,9 +66,9 @@ pub(in crate::handlers) async fn propose_plan(
     let mut planned = Vec::with_capacity(judged.len());
     for (step, (judged, arguments)) in judged.into_iter().enumerate() {
         let route = Arc::clone(&judged.route);
-        let admission = judged.apply_decision(exchange, Counting::Count);
-        let admission = admission.map_err(|error| with_position(error, step, &route.name))?;
-        planned.push(PlannedCall { judged: admission.into_planned_call(), arguments });
+        let judged = judged.apply_decision_in_plan(exchange);
+        let judged = judged.map_err(|error| with_position(error, step, &route.name))?;
+        planned.push(PlannedCall { judged, arguments });
     }
     if let Some(key) = &idempotency_key {
         let calls: Vec<_> = planned.iter().map(PlannedCall::identity).collect();
@@ -140,8 +140,8 @@ pub(in crate::handlers) async fn propose_step(
     exchange.identity.principal.require_scope(Scope::ToolsPropose)?;
     // The position of the step is not known yet. `Changes::propose_step` checks its references again.
     let judged = judge_step(scope, route, arguments, MAX_STEPS).await?;
-    let judged = match judged.apply_decision(exchange, Counting::Count) {
-        Ok(admission) => admission.into_planned_call(),
+    let judged = match judged.apply_decision_in_plan(exchange) {
+        Ok(judged) => judged,
         Err(denied) => {
             let reason = format!("a later call of its plan ({}) was denied", route.name);
             reviews.changes.refuse_plan(&plan.id, &exchange.identity.principal.name, &reason).await;
