@@ -1,23 +1,13 @@
-//! Finds the node of the same store that owns a session, a parked call or a task of an upstream, and forwards the requests
-//! about them to it.
+//! The other nodes of the same store. Each session, parked call and task of an upstream belongs to one node, to which the
+//! requests about them are forwarded.
 //!
 //! A gateway that is the only one of its store has no [`Cluster`].
 
 use bytes::Bytes;
 use futures_util::{future::LocalBoxFuture, stream::LocalBoxStream};
 
-use crate::gateway::server::RequestScope;
-use countersign_exchange::{
-    context::{Exchange, InFlightRequest, WireResponse},
-    state::Channel,
-};
-use countersign_protocol::{
-    ErrorKind, McpError,
-    envelope::Request,
-    json::string,
-    param_headers::{self, MirroredHeaders},
-};
-use countersign_routing::RouteTable;
+use countersign_exchange::context::{Exchange, WireResponse};
+use countersign_protocol::{ErrorKind, McpError, envelope::Request, param_headers::MirroredHeaders};
 
 /// The node that owns the subject of a request.
 pub struct ForwardTarget {
@@ -82,8 +72,7 @@ pub trait Cluster: Send + Sync {
     ) -> LocalBoxFuture<'a, Result<http::Response<Body>, McpError>>;
 
     /// Forwards a request that arrived over a connection with an outbox. Messages that belong to the request are sent
-    /// to the client before the answer. `mirrored` are the headers that mirror arguments of a
-    /// call.
+    /// to the client before the answer. `mirrored_headers` are those that mirror arguments of a call.
     ///
     /// # Errors
     /// The reason why the owner has not answered.
@@ -91,55 +80,9 @@ pub trait Cluster: Send + Sync {
         &'a self,
         target: ForwardTarget,
         exchange: &'a Exchange,
-        mirrored: MirroredHeaders,
+        mirrored_headers: MirroredHeaders,
         request: &'a Request<'a>,
     ) -> LocalBoxFuture<'a, Result<WireResponse, McpError>>;
-}
-
-/// Finds the owner of the subject of a request that arrived over a connection with an outbox. A request that arrived
-/// over HTTP was already forwarded by its transport.
-pub fn find_forward_target<'a>(
-    cluster: &'a dyn Cluster,
-    exchange: &Exchange,
-    request: &Request<'a>,
-) -> Option<OwnerLookup<'a>> {
-    if !exchange.is_modern() || !matches!(exchange.session.channel, Channel::Outbox(_)) {
-        return None;
-    }
-    cluster.owner_of_call(request)
-}
-
-/// Returns the headers that mirror arguments of a call, as the definition of its tool demands.
-fn mirrored_headers(table: &RouteTable, request: &Request<'_>) -> MirroredHeaders {
-    let params = request.outlined_params().object;
-    let name = params.member("name").and_then(string).filter(|_| request.method == "tools/call");
-    let route = name.and_then(|name| table.find_tool(&name));
-    route.map_or_else(Vec::new, |route| param_headers::for_call(&route.param_headers, params.member("arguments")))
-}
-
-/// Forwards a request to the owner, and waits for the answer until the client cancels its request or the session ends.
-/// Returns `None` for a cancelled request.
-pub async fn forward_to_owner(
-    scope: &RequestScope,
-    cluster: &dyn Cluster,
-    target: ForwardTarget,
-    request: &Request<'_>,
-) -> Option<WireResponse> {
-    let RequestScope { exchange, server, table } = scope;
-    let (revision, mirrored) = (exchange.revision(), mirrored_headers(table, request));
-    let error = |error: &McpError| Some(WireResponse::error(Some(&request.id), error, revision));
-    let mut in_flight = match InFlightRequest::admit(&server.slots, &exchange.session, &request.id) {
-        Ok(in_flight) => in_flight,
-        Err(refusal) => return error(&refusal),
-    };
-    let answer = tokio::select! {
-        // A cancelled request gets no answer, even if there is one.
-        biased;
-        () = in_flight.cancel.cancelled() => return None,
-        answer = cluster.call(target, exchange, mirrored, request) => answer,
-    };
-    in_flight.is_answered = true;
-    answer.map_or_else(|failed| error(&failed), Some)
 }
 
 /// Returns the stream for a body that has been read completely.

@@ -1,5 +1,6 @@
 //! Reads incoming messages, finds their era and revision, passes each to its handler, and regroups batches.
 
+mod forwarding;
 pub mod frames;
 pub mod middleware;
 
@@ -9,10 +10,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, future::LocalBoxFuture, stream};
 
 use crate::{
-    gateway::{
-        cluster,
-        server::{McpServer, RequestScope},
-    },
+    gateway::server::{McpServer, RequestScope},
     handlers,
     owned_messages::OwnedRequest,
 };
@@ -307,11 +305,11 @@ pub fn run_request<'a>(
 pub(crate) async fn answer(scope: &RequestScope, request: &Request<'_>) -> Option<WireResponse> {
     let RequestScope { exchange, server, .. } = scope;
     if let Some(cluster) = server.cluster.as_deref()
-        && let Some(lookup) = cluster::find_forward_target(cluster, exchange, request)
+        && let Some(lookup) = forwarding::find_forward_target(cluster, exchange, request)
     {
         match lookup.await {
             Ok(Some(target)) => {
-                return Box::pin(cluster::forward_to_owner(scope, cluster, target, request)).await;
+                return Box::pin(forwarding::forward_to_owner(scope, cluster, target, request)).await;
             }
             Ok(None) => {}
             Err(error) => return Some(WireResponse::error(Some(&request.id), &error, exchange.revision())),
