@@ -100,6 +100,19 @@ async fn pending_task_can_be_cancelled_and_ended_one_cannot() {
 }
 
 #[actix::test]
+async fn wait_for_result_ends_with_shutdown() {
+    let bench = Bench::new("").await;
+    let client = bench.client(LEGACY, "{}");
+    let task = json!({ "taskId": create_task(&client, "t").await });
+    let ending = async {
+        pause().await;
+        bench.server.long_requests.shutdown.cancel();
+    };
+    let ((_, code, data), ()) = tokio::join!(ask_error(&client, "tasks/result", &task), ending);
+    assert_eq!((code.as_str(), data.get("started")), ("SHUTTING_DOWN", None), "the request was begun");
+}
+
+#[actix::test]
 async fn admitted_call_runs_as_local_task() {
     let bench = Bench::new(RUN_ONLY_TARGET_RUN).await;
     let client = bench.client(LEGACY, "{}");
