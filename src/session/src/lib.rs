@@ -1,4 +1,4 @@
-//! Answers MCP messages, whatever transport they arrived over. This crate never frames bytes (an endpoint does) and
+//! Answers MCP messages, whatever transport they arrived over. This crate never frames bytes (`transports` does) and
 //! never decides on a change. Nothing of one stateless request is visible to the next: the session of a stateless
 //! connection is for bookkeeping only.
 //!

@@ -26,7 +26,7 @@ use countersign_protocol::{Method, envelope::Request, params};
 use countersign_routing::RouteTable;
 use upstream_wait::RouteFinder;
 
-/// A request about prompts or resources, and the parts of the gateway that handlers of such requests use.
+/// A request about prompts or resources, or for news of them, and the parts of the gateway that handlers of such requests use.
 pub struct ItemRequest<'a> {
     pub exchange: &'a Exchange,
     pub request: &'a Request<'a>,

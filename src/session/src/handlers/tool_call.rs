@@ -58,7 +58,7 @@ pub(super) struct ReviewedCall<'a> {
     /// `true` if the client accepts a task as the answer.
     pub accepts_task: bool,
     /// `requestState` of a call that its client has repeated.
-    pub state: Option<Cow<'a, str>>,
+    pub request_state: Option<Cow<'a, str>>,
     /// `inputResponses` of a repeated call, as JSON.
     pub responses: Option<&'a str>,
     /// The plan of which the call is a step.
@@ -86,7 +86,7 @@ impl<'a> ReviewedCall<'a> {
             reason: meta.reason,
             progress_token: meta.progress_token,
             accepts_task,
-            state: request_state(exchange, request),
+            request_state: request_state(exchange, request),
             responses: input_responses(exchange, request),
             plan: meta.plan.map(|plan| parse_announcement(exchange, plan)).transpose()?,
         })

@@ -308,7 +308,7 @@ async fn propose_step_or_resume(call: &RoutedCall<'_>) -> Result<Reply, McpError
     let call = ReviewedCall::new(call)?;
     let outcome = match &call.plan {
         Some(plan) => plans::propose_step(&call, plan).await,
-        None => reviewed::resume(&call, call.state.as_deref().unwrap_or_default()).await,
+        None => reviewed::resume(&call, call.request_state.as_deref().unwrap_or_default()).await,
     };
     reply_to_review(&call, outcome)
 }

@@ -1,6 +1,6 @@
 //! The chain around every request: log, metrics, authenticate ([`countersign_auth::Authenticator::check`]), authorize,
 //! rate limit, and the choice of the handler. The handler of a tool call also validates its arguments
-//! ([`countersign_routing::validate`]) and asks the policy ([`crate::policy`]).
+//! ([`countersign_routing::validate`]) and asks the policy (`policy::judge`).
 
 use std::{
     borrow::Cow,

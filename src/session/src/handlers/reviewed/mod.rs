@@ -109,13 +109,13 @@ async fn answer_reviewed_call(call: &ReviewedCall<'_>, change: Arc<Change>) -> R
     if call.accepts_task || (outcome_of(&change).is_none() && long_poll::is_over(&change)) {
         return Ok(ToolOutcome::Pending(change));
     }
-    if call.state.is_none()
+    if call.request_state.is_none()
         && !long_poll::is_over(&change)
         && let Some(result) = approval_page::page_result(exchange, reviews, &change)
     {
         return Ok(ToolOutcome::NeedsInput { result, pending: true });
     }
-    let asks_to_open_page = call.state.is_none() && change.terms.open_page && approval_page::can_ask(exchange);
+    let asks_to_open_page = call.request_state.is_none() && change.terms.open_page && approval_page::can_ask(exchange);
     let holds = change.terms.on_review == OnReview::Hold;
     if !asks_to_open_page && !holds {
         return Ok(ToolOutcome::from_change(change));
@@ -172,9 +172,9 @@ async fn wait_while_held(
             return Ok(WaitOutcome::Reached(change));
         }
         let asking = ask_client::ask_open_questions(exchange, reviews, &change, None);
-        let has_time_left = timeout(hold.remaining(), asking).await.is_ok();
+        let ended_in_time = timeout(hold.remaining(), asking).await.is_ok();
         change = long_poll::reload(reviews, change).await;
-        if !has_time_left {
+        if !ended_in_time {
             return Ok(WaitOutcome::NotReached(change));
         }
     }

@@ -184,10 +184,9 @@ fn progress_notification(change: &Change, token: &str) -> bytes::Bytes {
 
 /// Answers `tasks/result` (2025-11-25/basic/utilities/tasks, "Result Retrieval"). It waits for the end of the change
 /// and takes one of the principal's slots for long requests.
-async fn await_result(exchange: &Exchange, reviews: &Arc<Reviews>, change: Arc<Change>) -> Result<Reply, McpError> {
+async fn await_result(exchange: &Exchange, reviews: &Arc<Reviews>, mut change: Arc<Change>) -> Result<Reply, McpError> {
     let id = change.id.clone();
     let wait = ChangeWait { exchange, reviews, hold: None };
-    let mut change = change;
     while !change.state.is_final() {
         let _slot = reviews.long_requests.admit(&exchange.identity.principal)?;
         let is_reached = |change: &Change| change.state.is_final() || ask_client::has_open_questions(change);
