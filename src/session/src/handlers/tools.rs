@@ -115,19 +115,23 @@ async fn answer_call(
         Ok(None) => (request, arguments),
     };
     let traits = classify(exchange, &route, request);
-    let call = RoutedCall { scope, request, route: &route, arguments, traits };
-    if is_plan_tool(&route) && !traits.wants_task {
-        let outcome = Box::pin(plans::propose_plan(&call, &mut finder)).await;
-        return to_tool_failure(outcome, &route)?.into_reply(exchange.revision());
-    }
-    if has_meta(request, keys::PLAN) || (traits.is_retry && continues_change(exchange, request, &route)) {
-        return Box::pin(propose_step_or_resume(&call)).await;
-    }
-    if route.provider.upstream().is_none() && traits.wants_task && !route.ruling.may_review() {
-        return Err(tasks::local::forbidden_task_error());
-    }
+    // The block ends before the call runs, so that the future of a running call does not hold `call`, too.
+    let next_step = {
+        let call = RoutedCall { scope, request, route: &route, arguments, traits };
+        if is_plan_tool(&route) && !traits.wants_task {
+            let outcome = Box::pin(plans::propose_plan(&call, &mut finder)).await;
+            return to_tool_failure(outcome, &route)?.into_reply(exchange.revision());
+        }
+        if has_meta(request, keys::PLAN) || (traits.is_retry && continues_change(exchange, request, &route)) {
+            return Box::pin(propose_step_or_resume(&call)).await;
+        }
+        if route.provider.upstream().is_none() && traits.wants_task && !route.ruling.may_review() {
+            return Err(tasks::local::forbidden_task_error());
+        }
+        decide(&call).await?
+    };
     // Awaited one after the other: each level of futures around a call would copy it.
-    match decide(&call).await? {
+    match next_step {
         NextStep::Answer(reply) => Ok(reply),
         NextStep::Run(call) => call.run().await,
     }
