@@ -147,7 +147,7 @@ fn typed(raw: Option<&RawValue>) -> bool {
     accepted |= refusal(params::parse::<params::ListenParams<'_>>(raw));
     accepted |= refusal(params::parse::<params::CancelledParams>(raw));
     match params::parse::<params::ListParams<'_>>(raw) {
-        Ok(list) => refusal(cursor::start_offset("tools", list.cursor.as_deref(), None)),
+        Ok(list) => refusal(list.cursor.map_or(Ok(0), |text| cursor::start_offset("tools", &text, 0))),
         Err(error) => refusal::<()>(Err(error)),
     };
     match parse_meta(raw) {

@@ -20,14 +20,14 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    questions::{AcceptedQuestion, MessageRecipient, Relay, StatelessClient},
+    questions::{ClientQuestion, MessageRecipient, OpenQuestion, Relay, StatelessClient},
     request_state::{Binding, StateKind, StateSealer, invalid_state},
 };
 use countersign_protocol::{
-    ErrorKind, McpError, RequestId,
+    ErrorKind, McpError,
     json::{members, string},
 };
-use countersign_provider::request::{Replier, UpstreamRequest};
+use countersign_provider::request::UpstreamRequest;
 use countersign_upstream::Response;
 
 /// The time that a parked call waits for its client.
@@ -92,25 +92,10 @@ impl RetryParams {
     }
 }
 
-/// A question in the form that the client gets.
-#[derive(Clone, Debug)]
-pub struct ClientQuestion {
-    pub key: String,
-    pub method: String,
-    pub params: Option<String>,
-}
-
 /// The next event of a call.
 pub enum CallEvent {
     Done(Result<Response, McpError>),
     InputRequired(Vec<ClientQuestion>),
-}
-
-/// A question of the upstream without an answer.
-struct OpenQuestion {
-    content: ClientQuestion,
-    reply: Replier,
-    cancelled: CancellationToken,
 }
 
 /// A call in progress. If it is dropped, it is cancelled at the upstream, and its questions are declined.
@@ -184,29 +169,19 @@ impl RunningCall {
         }
     }
 
-    /// Adds a question of the upstream to the open ones, or answers it at once if it can.
+    /// Adds a question of the upstream to the open ones, or answers it at once if it can. A key that is in use gets a `'`.
     fn take_question(&mut self, request: UpstreamRequest) {
-        let Some(accepted) = self.client.accept(request) else { return };
-        let AcceptedQuestion { id, method, params, reply, cancelled } = accepted;
-        let (key, is_string) = self.question_key(&id);
-        // A numeric id does not identify a question, but the client may know a string id from an earlier call.
-        if let Some(answer) = is_string.then(|| self.early_answers.remove(&key)).flatten() {
-            return reply.answer(Ok(answer));
+        let Some(mut question) = self.client.accept(request) else { return };
+        while self.open_questions.iter().any(|other| other.content.key == question.content.key) {
+            question.content.key.push('\'');
         }
-        self.open_questions.push(OpenQuestion { content: ClientQuestion { key, method, params }, reply, cancelled });
-    }
-
-    /// Returns the key of a question, which is its request id, and whether that id is a string. A key that is still in
-    /// use gets a `'`.
-    fn question_key(&self, id: &RequestId) -> (String, bool) {
-        let (mut key, is_string) = match string(id.as_json()) {
-            Some(text) => (text.into_owned(), true),
-            None => (id.as_json().to_owned(), false),
-        };
-        while self.open_questions.iter().any(|question| question.content.key == key) {
-            key.push('\'');
+        // A numeric id does not identify a question.
+        if question.has_string_id
+            && let Some(answer) = self.early_answers.remove(&question.content.key)
+        {
+            return question.reply.answer(Ok(answer));
         }
-        (key, is_string)
+        self.open_questions.push(question);
     }
 
     /// Passes the client's answers to the upstream.

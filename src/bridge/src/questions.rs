@@ -34,7 +34,7 @@ pub use countersign_domain::questions::{
     is_url_elicitation, missing_capability,
 };
 
-pub use stateless_client::{AcceptedQuestion, DeclinedQuestions, StatelessClient};
+pub use stateless_client::{ClientQuestion, DeclinedQuestions, OpenQuestion, StatelessClient};
 
 const INTERNAL: i64 = ErrorKind::Internal.number();
 
@@ -170,13 +170,16 @@ pub struct MessageRecipient {
     /// The least severe level of log messages that the client wants.
     log_level: Option<LoggingLevel>,
     revision: Revision,
+    /// `true` if notifications that the gateway does not know are passed on. The client can understand them only if it
+    /// belongs to the upstream's era.
+    pub wants_unknown: bool,
 }
 
 impl MessageRecipient {
-    /// Returns the client of an exchange.
+    /// Returns the client of an exchange, without notifications that the gateway does not know.
     pub fn for_exchange(exchange: &Exchange, progress_token: Option<&str>, log_level: Option<LoggingLevel>) -> Self {
-        let progress_token = progress_token.map(Into::into);
-        Self { related: exchange.related.clone(), progress_token, log_level, revision: exchange.revision() }
+        let (progress_token, revision) = (progress_token.map(Into::into), exchange.revision());
+        Self { related: exchange.related.clone(), progress_token, log_level, revision, wants_unknown: false }
     }
 
     /// Returns `true` if the client understands `notifications/elicitation/complete` (2025-11-25/client/elicitation).
@@ -190,7 +193,7 @@ impl MessageRecipient {
 impl MessageRecipient {
     pub(crate) fn none() -> Self {
         let related = RelatedChannel::None;
-        Self { related, progress_token: None, log_level: None, revision: Revision::MODERN }
+        Self { related, progress_token: None, log_level: None, revision: Revision::MODERN, wants_unknown: false }
     }
 }
 
@@ -299,35 +302,24 @@ pub struct Relay {
     questions: Option<mpsc::Sender<UpstreamRequest>>,
     /// The questions that were declined because the client cannot be asked.
     pub declined: DeclinedQuestions,
-    /// `true` if notifications that the gateway does not know are passed on. The client can understand them only if it
-    /// belongs to the upstream's era.
-    forwards_unknown: bool,
 }
 
 impl Relay {
-    /// Creates a relay that declines the upstream's questions. `forwards_unknown` states whether notifications that the
-    /// gateway does not know are passed on.
-    pub fn new(recipient: MessageRecipient, forwards_unknown: bool) -> Arc<Self> {
-        Self::with_channel(recipient, None, forwards_unknown)
+    /// Creates a relay that declines the upstream's questions.
+    pub fn new(recipient: MessageRecipient) -> Arc<Self> {
+        Self::with_channel(recipient, None)
     }
 
     /// Creates a relay that passes the upstream's questions to the returned receiver.
     #[must_use]
-    pub fn with_questions(
-        recipient: MessageRecipient,
-        forwards_unknown: bool,
-    ) -> (Arc<Self>, mpsc::Receiver<UpstreamRequest>) {
+    pub fn with_questions(recipient: MessageRecipient) -> (Arc<Self>, mpsc::Receiver<UpstreamRequest>) {
         let (sender, receiver) = mpsc::channel(MAX_QUEUED_QUESTIONS);
-        (Self::with_channel(recipient, Some(sender), forwards_unknown), receiver)
+        (Self::with_channel(recipient, Some(sender)), receiver)
     }
 
-    fn with_channel(
-        recipient: MessageRecipient,
-        questions: Option<mpsc::Sender<UpstreamRequest>>,
-        forwards_unknown: bool,
-    ) -> Arc<Self> {
+    fn with_channel(recipient: MessageRecipient, questions: Option<mpsc::Sender<UpstreamRequest>>) -> Arc<Self> {
         let destination = Mutex::new(Destination::new(Some(recipient)));
-        Arc::new(Self { destination, questions, declined: DeclinedQuestions::default(), forwards_unknown })
+        Arc::new(Self { destination, questions, declined: DeclinedQuestions::default() })
     }
 
     /// Redirects further messages to another request of the client, or discards them if there is none.
@@ -372,7 +364,7 @@ impl Listener for Relay {
             }
             // An unknown notification may belong to an extension that both sides declare; other clients ignore it.
             unknown
-                if self.forwards_unknown
+                if recipient.wants_unknown
                     && unknown.starts_with("notifications/")
                     && unknown != "notifications/elicitation/complete"
                     && Method::parse(unknown).is_none() =>

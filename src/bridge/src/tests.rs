@@ -11,8 +11,7 @@ use std::{
 use serde_json::{Value, json, value::RawValue};
 
 use crate::{
-    Call, RequestKind, call,
-    request::RequestedItem,
+    Call, RequestedItem, call,
     testing::{ELICITATION_CAPABILITIES, Fixture, answer, next_question, value},
 };
 use countersign_exchange::{
@@ -432,8 +431,7 @@ async fn parameters_and_result_of_extension_pass_unchanged() {
     });
     let exchange = modern_client(&fixture, r#"{"extensions":{"acme/x":{}}}"#);
     let request = request(r#"{"jsonrpc":"2.0","id":1,"method":"acme/do","params":{"n":1,"name":"s__x"}}"#);
-    let (item, upstream) = (RequestedItem::Method("acme/do"), &fixture.upstream);
-    let reply =
-        call(Call::new(&exchange, &fixture.bridge, upstream, RequestKind::Extension, item, &request)).await.unwrap();
+    let (item, upstream) = (RequestedItem::Extension("acme/do"), &fixture.upstream);
+    let reply = call(Call::new(&exchange, &fixture.bridge, upstream, item, &request)).await.unwrap();
     assert_eq!(value(&reply), json!({ "method": "acme/do", "n": 1, "name": "s__x" }));
 }

@@ -16,13 +16,14 @@ use crate::{
     forward::{self, Forwarder},
     peers,
 };
-use countersign_exchange::context::{Exchange, ForwardedHeaders, WireResponse};
+use countersign_exchange::context::{Exchange, WireResponse};
 use countersign_protocol::{
     ErrorKind, McpError, RequestId, encode,
     envelope::Request,
     event_stream::EventReader,
     headers::for_request as request_headers,
     json::{member, string},
+    param_headers::MirroredHeaders,
 };
 use countersign_session::cluster::whole_body;
 
@@ -38,7 +39,7 @@ const MAX_ANSWER_BYTES: usize = 32 << 20;
 pub async fn forward_call(
     forwarder: Forwarder,
     exchange: &Exchange,
-    mirrored_headers: ForwardedHeaders,
+    mirrored_headers: MirroredHeaders,
     request: &Request<'_>,
 ) -> Result<WireResponse, McpError> {
     let unavailable = |error: &dyn std::fmt::Display| {
@@ -71,7 +72,7 @@ pub async fn forward_call(
 fn build_request(
     forwarder: &Forwarder,
     exchange: &Exchange,
-    mirrored_headers: ForwardedHeaders,
+    mirrored_headers: MirroredHeaders,
     request: &Request<'_>,
 ) -> Result<http::Request<()>, McpError> {
     let invalid = |_| McpError::new(ErrorKind::InvalidParams, "a value of the request cannot be sent in a header");

@@ -18,8 +18,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
-use countersign_exchange::context::{Exchange, ForwardedHeaders, WireResponse};
-use countersign_protocol::{McpError, envelope::Request};
+use countersign_exchange::context::{Exchange, WireResponse};
+use countersign_protocol::{McpError, envelope::Request, param_headers::MirroredHeaders};
 use countersign_session::{
     cluster::{Body, Cluster, ForwardTarget, OwnerLookup},
     lifetimes::SessionLifetimes,
@@ -103,7 +103,7 @@ impl Cluster for StoreCluster {
         &self,
         target: ForwardTarget,
         exchange: &Exchange,
-        mirrored_headers: ForwardedHeaders,
+        mirrored_headers: MirroredHeaders,
         request: &Request<'_>,
     ) -> Result<WireResponse, McpError> {
         let forwarder = self.forwarder_for(target).ok_or_else(forward::peer_unavailable)?;

@@ -1,7 +1,7 @@
 //! Pagination cursors (2026-07-28/server/utilities/pagination): opaque to clients, and checked when clients send them back.
 //!
-//! A cursor names its list and, optionally, a generation of the list, so that another list rejects it. It holds no secret
-//! and grants no access.
+//! A cursor names its list and the generation of that list, so that another list rejects it. It holds no secret and grants
+//! no access.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 
@@ -12,26 +12,24 @@ use super::McpError;
 pub struct Cursor {
     /// Number of entries before the page.
     pub offset: u64,
-    /// The generation of the list in which `offset` counts; `None` for lists without generations.
-    pub generation: Option<u64>,
+    /// The generation of the list in which `offset` counts.
+    pub generation: u64,
 }
 
 /// Maximum bytes of a cursor that is decoded. Cursors of the gateway (a tag, two numbers and separators) are far shorter.
 const MAX_CURSOR_BYTES: usize = 256;
 
 /// Writes a cursor for the list `tag` (such as `tools`; `tag` must not contain `.`).
-pub fn encode(tag: &str, cursor: Cursor) -> String {
-    let generation = cursor.generation.map_or_else(String::new, |generation| generation.to_string());
-    URL_SAFE_NO_PAD.encode(format!("{tag}.{}.{generation}", cursor.offset))
+pub fn encode(tag: &str, Cursor { offset, generation }: Cursor) -> String {
+    URL_SAFE_NO_PAD.encode(format!("{tag}.{offset}.{generation}"))
 }
 
-/// Returns the offset in the cursor `text`, or 0 if there is no cursor.
+/// Returns the offset in the cursor `text`.
 ///
 /// # Errors
 /// `InvalidParams` for a cursor that the gateway did not issue for this list, and for one of another generation: the
 /// list has changed and must be read from its start.
-pub fn start_offset(tag: &str, text: Option<&str>, generation: Option<u64>) -> Result<u64, McpError> {
-    let Some(text) = text else { return Ok(0) };
+pub fn start_offset(tag: &str, text: &str, generation: u64) -> Result<u64, McpError> {
     let problem = match decode(tag, text) {
         Some(cursor) if cursor.generation == generation => return Ok(cursor.offset),
         Some(_) => "the list has changed since `params.cursor` was given out; leave it out to begin again",
@@ -51,10 +49,7 @@ fn decode(tag: &str, text: &str) -> Option<Cursor> {
     if found_tag != tag || parts.next().is_some() {
         return None;
     }
-    let cursor = Cursor {
-        offset: offset.parse().ok()?,
-        generation: if generation.is_empty() { None } else { Some(generation.parse().ok()?) },
-    };
+    let cursor = Cursor { offset: offset.parse().ok()?, generation: generation.parse().ok()? };
     // `+1` and `01` parse as numbers too, but were never issued.
     (encode(tag, cursor) == text).then_some(cursor)
 }
@@ -68,11 +63,10 @@ mod tests {
 
     #[test]
     fn cursor_is_bound_to_list_and_generation() {
-        let text = encode("tools", Cursor { offset: 50, generation: Some(3) });
-        assert_eq!(start_offset("tools", Some(&text), Some(3)), Ok(50));
-        assert_eq!(start_offset("tools", None, Some(3)), Ok(0));
-        for (tag, generation) in [("prompts", Some(3)), ("tools", Some(4)), ("tools", None)] {
-            let error = start_offset(tag, Some(&text), generation).expect_err("refused");
+        let text = encode("tools", Cursor { offset: 50, generation: 3 });
+        assert_eq!(start_offset("tools", &text, 3), Ok(50));
+        for (tag, generation) in [("prompts", 3), ("tools", 4)] {
+            let error = start_offset(tag, &text, generation).expect_err("refused");
             assert_eq!((error.kind, error.number(Revision::MODERN)), (ErrorKind::InvalidParams, -32602));
             assert_eq!(error.data["member"], "cursor");
         }
@@ -81,16 +75,16 @@ mod tests {
     #[test]
     fn foreign_cursors_are_refused() {
         let long = "A".repeat(1 << 20);
-        let forged = URL_SAFE_NO_PAD.encode("tools.+5.");
-        let padded = format!("{}=", encode("tools", Cursor { offset: 1, generation: None }));
-        for text in ["", "page2", "====", "\u{1F600}", &long, &forged, &padded] {
+        let forged = URL_SAFE_NO_PAD.encode("tools.+5.3");
+        let padded = format!("{}=", encode("tools", Cursor { offset: 1, generation: 3 }));
+        for text in ["", "page2", "dG9vbHMuNS4", "====", "\u{1F600}", &long, &forged, &padded] {
             assert!(decode("tools", text).is_none(), "{:.40}", text);
         }
     }
 
     proptest! {
         #[test]
-        fn cursors_round_trip(offset: u64, generation: Option<u64>) {
+        fn cursors_round_trip(offset: u64, generation: u64) {
             let cursor = Cursor { offset, generation };
             let text = encode("resources", cursor);
             prop_assert_eq!(decode("resources", &text), Some(cursor));

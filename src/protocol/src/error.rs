@@ -16,23 +16,6 @@ macro_rules! error_table {
         pub enum ErrorKind { $($(#[$doc])* $kind,)* }
         impl ErrorKind {
             pub const ALL: &'static [Self] = &[$(Self::$kind,)*];
-            /// Returns `true` if the error is unrelated to the content of the call, so that a retry may succeed.
-            #[must_use]
-            pub const fn is_transient(self) -> bool {
-                matches!(
-                    self,
-                    Self::Timeout
-                        | Self::Overloaded
-                        | Self::RateLimited
-                        | Self::UpstreamUnavailable
-                        | Self::CircuitOpen
-                        | Self::Cancelled
-                        | Self::ShuttingDown
-                        | Self::StoreUnavailable
-                        | Self::Authorization
-                        | Self::Internal
-                )
-            }
             /// Returns the number on the wire, before a revision's exceptions (see [`McpError::number`]).
             #[must_use]
             pub const fn number(self) -> i64 { match self { $(Self::$kind => $number,)* } }
@@ -134,6 +117,26 @@ error_table! {
     FileSystem = -31054, "FILE_SYSTEM_ERROR", 500;
     /// The preview of a call showed that it must fail, so nobody was asked to approve it.
     CallMustFail = -31055, "CALL_MUST_FAIL", 422;
+}
+
+impl ErrorKind {
+    /// Returns `true` if the error is unrelated to the content of the call, so that a retry may succeed.
+    #[must_use]
+    pub const fn is_transient(self) -> bool {
+        matches!(
+            self,
+            Self::Timeout
+                | Self::Overloaded
+                | Self::RateLimited
+                | Self::UpstreamUnavailable
+                | Self::CircuitOpen
+                | Self::Cancelled
+                | Self::ShuttingDown
+                | Self::StoreUnavailable
+                | Self::Authorization
+                | Self::Internal
+        )
+    }
 }
 
 /// An error as a client sees it. Details for the log are logged where the error occurs.

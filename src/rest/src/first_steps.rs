@@ -22,7 +22,7 @@ use countersign_reload::Reloader;
 use countersign_review::{ChangeFilter, Changes, Proposal};
 use countersign_routing::RouteDirectory;
 use countersign_rulings::standing_rules::StandingRuleService;
-use countersign_session::handlers::reviewed::new_proposal;
+use countersign_session::handlers::reviewed::PreviewedCall;
 
 /// The module of the test change.
 const TRACKER: &str = "tracker";
@@ -154,7 +154,8 @@ async fn prepare_proposal(directory: &RouteDirectory, expire_after: Duration) ->
         return Err(McpError::new(ErrorKind::PolicyDenied, text));
     }
     let preview = previews::preview(directory, &provider, tool, &arguments, &context).await?;
-    Ok(new_proposal(&route, proposer, &arguments, preview, &decision, expire_after))
+    let previewed = PreviewedCall { route: &route, decision: &decision, arguments: &arguments, preview };
+    Ok(previewed.into_proposal(proposer, expire_after))
 }
 
 fn to_arguments(arguments: &Value) -> Result<Box<RawValue>, McpError> {

@@ -1,37 +1,34 @@
-//! Answers MCP messages, whatever transport they arrived over. This crate never frames bytes (an endpoint does) and
+//! Answers MCP messages, whatever transport they arrived over. This crate never frames bytes (`transports` does) and
 //! never decides on a change. Nothing of one stateless request is visible to the next: the session of a stateless
 //! connection is for bookkeeping only.
 //!
-//! Each part uses only the parts before it: [`long_requests`]; [`state`] that outlives a request; [`registry`] and
-//! [`cluster`]; [`limits`], [`lifetimes`], [`address`] and [`status`]; [`server`], the parts of the gateway
-//! and the requests that they answer ([`RequestScope`]); [`owned`] messages; [`policy`] and [`extension`];
-//! [`handlers`]; [`middleware`]; [`inbound`]; [`frames`]; and [`sessions`].
+//! Each part uses only the parts before it:
+//! - `gateway`: the parts of the gateway that all requests share ([`server`]), with their limits and state;
+//! - [`owned_messages`], and `policy`, which decides on requests;
+//! - [`handlers`] of the methods;
+//! - [`inbound`]: a message on its way to its handler and back;
+//! - [`sessions`] and their actors.
 
-pub mod address;
-pub mod cluster;
-pub mod extension;
-pub mod frames;
+mod gateway;
 pub mod handlers;
 pub mod inbound;
-pub mod lifetimes;
-pub mod limits;
-pub mod long_requests;
-pub mod middleware;
 pub mod owned_messages;
-pub mod policy;
-pub mod registry;
-pub mod server;
+mod policy;
 pub mod sessions;
-pub mod state;
-pub mod status;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use registry::Registry;
-pub use server::{McpServer, RequestScope};
+pub use gateway::{
+    address, cluster, limits, long_requests,
+    registry::{self, Registry},
+    server::{self, McpServer, RequestScope},
+    status,
+};
+pub use inbound::middleware;
 pub use sessions::{
     Sessions,
     actor::{self, Session},
+    lifetimes,
 };

@@ -8,13 +8,14 @@ use countersign_domain::{
     policy::{DEFAULT_IDENTITY, Decision, Policy, Requester, Subject, Verdict},
     principal::Scope,
 };
-use countersign_exchange::context::{Exchange, requester};
+use countersign_exchange::context::Exchange;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_routing::{RouteTable, RouteTarget, ToolRoute, ruling::find_refusal};
 use countersign_runtime::{background, crash::crash_point};
 use countersign_telemetry::metrics as telemetry;
 
-/// A call with the policy's decision on it. Only [`JudgedCall::apply_decision`] applies and counts the decision.
+/// A call with the policy's decision on it. Only [`JudgedCall::apply_decision`] applies and counts the decision, or
+/// [`JudgedCall::apply_decision_in_plan`] for a call of a plan.
 pub struct JudgedCall {
     pub route: Arc<ToolRoute>,
     pub decision: Arc<Decision>,
@@ -44,9 +45,8 @@ impl NamedOperation {
     }
 }
 
-/// Proof that the policy has admitted a call to this tool. No handler runs a tool without it, and only
-/// [`JudgedCall::apply_decision`] creates it.
-#[derive(Clone)]
+/// Proof that the policy has admitted a call. No handler runs a tool without it, and only [`JudgedCall::apply_decision`]
+/// creates it.
 pub struct AdmittedCall(Arc<ToolRoute>);
 
 impl AdmittedCall {
@@ -94,7 +94,7 @@ pub async fn judge(exchange: &Exchange, route: &Arc<ToolRoute>, arguments: &RawV
 
 /// Asks the policy about the call.
 fn decide(exchange: &Exchange, route: &ToolRoute, arguments: &RawValue) -> Decision {
-    route.ruling_for(arguments).decide(&requester(exchange), arguments)
+    route.ruling_for(arguments).decide(&exchange.requester(), arguments)
 }
 
 impl JudgedCall {
@@ -110,25 +110,44 @@ impl JudgedCall {
     /// # Errors
     /// `POLICY_DENIED` with the rule and the reason, or `FORBIDDEN` if the client's token does not permit proposals.
     pub fn apply_decision(self, exchange: &Exchange, counting: Counting) -> Result<Admission, McpError> {
+        self.check_scope_and_count(exchange, counting)?;
+        match self.decision.verdict {
+            Verdict::Allow => Ok(Admission::Run(AdmittedCall(self.route))),
+            Verdict::Review => Ok(Admission::Review(self)),
+            Verdict::Deny => Err(self.refuse(exchange)),
+        }
+    }
+
+    /// Admits a call to a plan, of which every call becomes a change, or refuses it, and counts the decision.
+    ///
+    /// # Errors
+    /// The errors of [`Self::apply_decision`].
+    pub fn apply_decision_in_plan(self, exchange: &Exchange) -> Result<Self, McpError> {
+        self.check_scope_and_count(exchange, Counting::Count)?;
+        match self.decision.verdict {
+            Verdict::Allow | Verdict::Review => Ok(self),
+            Verdict::Deny => Err(self.refuse(exchange)),
+        }
+    }
+
+    fn check_scope_and_count(&self, exchange: &Exchange, counting: Counting) -> Result<(), McpError> {
         if self.decision.verdict == Verdict::Review {
             exchange.identity.principal.require_scope(Scope::ToolsPropose)?;
         }
         if counting == Counting::Count {
             self.count_decision(exchange);
         }
-        let (tool, rule) = (self.subject(), self.decision.rule.as_deref().unwrap_or(DEFAULT_IDENTITY));
-        let reason = &self.decision.reason;
-        match self.decision.verdict {
-            Verdict::Allow => Ok(Admission::Run(AdmittedCall(self.route))),
-            Verdict::Review => Ok(Admission::Review(self)),
-            Verdict::Deny => {
-                let principal = &exchange.identity.principal.name;
-                // `tool` is logged as a string and so escaped: the agent chooses the name of an operation, which may contain
-                // line breaks.
-                tracing::info!(tool, %principal, rule, %reason, "a call was denied");
-                Err(denied_error("call", ("tool", tool), self.decision.rule.as_deref(), reason))
-            }
-        }
+        Ok(())
+    }
+
+    /// Returns the error for a denied call, and logs it.
+    fn refuse(&self, exchange: &Exchange) -> McpError {
+        let (tool, principal, reason) = (self.subject(), &exchange.identity.principal.name, &self.decision.reason);
+        // `tool` is logged as a string and so escaped: the agent chooses the name of an operation, which may contain line
+        // breaks.
+        let rule = self.decision.rule.as_deref().unwrap_or(DEFAULT_IDENTITY);
+        tracing::info!(tool, %principal, rule, %reason, "a call was denied");
+        denied_error("call", ("tool", tool), self.decision.rule.as_deref(), reason)
     }
 
     fn count_decision(&self, exchange: &Exchange) {
@@ -182,7 +201,7 @@ pub fn admit(
     subject: Subject<'_>,
 ) -> Result<(), McpError> {
     let Some(policy) = table.refusing_policy() else { return Ok(()) };
-    let Some(refusal) = find_refusal(policy, provider, subject, &requester(exchange)) else { return Ok(()) };
+    let Some(refusal) = find_refusal(policy, provider, subject, &exchange.requester()) else { return Ok(()) };
     policy.count_refusal(refusal.rule.as_deref());
     let name: String = subject.name().chars().take(2048).collect();
     let rule = refusal.rule.as_deref().unwrap_or(DEFAULT_IDENTITY);
@@ -201,7 +220,7 @@ pub struct ListFilter<'a>(Option<(&'a Policy, Requester<'a>)>);
 
 impl<'a> ListFilter<'a> {
     pub fn for_requester(exchange: &'a Exchange, table: &'a RouteTable) -> Self {
-        Self(table.refusing_policy().filter(|policy| !policy.simulates()).map(|policy| (policy, requester(exchange))))
+        Self(table.refusing_policy().filter(|policy| !policy.simulates()).map(|policy| (policy, exchange.requester())))
     }
 
     pub fn shows(&self, provider: &RouteTarget, subject: Subject<'_>) -> bool {

@@ -10,13 +10,15 @@ use actix::Actor as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    McpServer, Registry, Sessions,
-    address::GatewayAddress,
-    lifetimes::SessionLifetimes,
-    limits::{SessionLimits, body_budget},
-    long_requests::LongRequests,
-    server::{Reviews, Routing},
-    status::GatewayStatus,
+    gateway::{
+        address::GatewayAddress,
+        limits::{SessionLimits, body_budget},
+        long_requests::LongRequests,
+        registry::Registry,
+        server::{McpServer, Reviews, Routing},
+        status::GatewayStatus,
+    },
+    sessions::{Sessions, lifetimes::SessionLifetimes},
 };
 use countersign_auth::{Authenticator, stored_credentials::StoredCredentials};
 use countersign_bridge::{Bridge, StateSealer};

@@ -14,7 +14,7 @@ use crate::{
     questions::{self, MessageRecipient, Relay},
     request_state::StateSealer,
     tasks::{self, Tasks},
-    translation::request::{RequestKind, RequestedItem},
+    translation::request::RequestedItem,
 };
 use countersign_config::UpstreamConfig;
 use countersign_exchange::{context::Exchange, memory::MemoryBudget, reply::Reply};
@@ -52,7 +52,7 @@ impl Bridge {
 /// The properties of a call that determine how it is handled. They are found once, without side effects, before the
 /// policy is asked, and the admitted call keeps them.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct CallPlan {
+pub struct CallTraits {
     /// `true` if the client continues a call for which it was asked for input.
     pub is_retry: bool,
     /// `true` if the request resumes a parked call or is refused. Either way no new call is made.
@@ -65,7 +65,7 @@ pub struct CallPlan {
     pub forbids_questions: bool,
 }
 
-impl CallPlan {
+impl CallTraits {
     /// Classifies a request that is not a tool call.
     pub fn new(params: &OutlinedObject<'_>) -> Self {
         let is_retry = params.members().any(|member| matches!(&*member.key, "inputResponses" | "requestState"));
@@ -78,16 +78,16 @@ impl CallPlan {
         params: &OutlinedObject<'_>,
         upstream: Option<(&Upstream, Option<&RawValue>)>,
     ) -> Self {
-        let plan = Self { wants_task: tasks::is_requested(exchange, params), ..Self::new(params) };
-        let Some((upstream, definition)) = upstream else { return plan };
+        let traits = Self { wants_task: tasks::is_requested(exchange, params), ..Self::new(params) };
+        let Some((upstream, definition)) = upstream else { return traits };
         let is_legacy = || upstream.negotiated().is_some_and(|negotiated| negotiated.revision.era() == Era::Legacy);
         Self {
-            resumes_parked_call: plan.is_retry
+            resumes_parked_call: traits.is_retry
                 && exchange.is_modern()
                 && params.member("requestState").is_some()
                 && is_legacy(),
-            is_upstream_task: plan.wants_task && tasks::can_run_as_task(upstream, definition),
-            ..plan
+            is_upstream_task: traits.wants_task && tasks::can_run_as_task(upstream, definition),
+            ..traits
         }
     }
 }
@@ -98,11 +98,7 @@ pub struct Call<'a> {
     pub exchange: &'a Exchange,
     pub bridge: &'a Arc<Bridge>,
     pub upstream: &'a Arc<Upstream>,
-    pub request_kind: RequestKind,
-    /// The requested item, under the upstream's own name.
     pub item: RequestedItem<'a>,
-    /// The URI that the client named, if it reads a resource.
-    pub uri: Option<&'a str>,
     /// The request of the client, unchanged.
     pub request: &'a Request<'a>,
     /// The tool's definition as the upstream wrote it.
@@ -111,7 +107,7 @@ pub struct Call<'a> {
     pub headers: &'a [ParamHeader],
     /// `true` if the call changes nothing, so that it may be repeated.
     pub is_read_only: bool,
-    pub plan: CallPlan,
+    pub traits: CallTraits,
 }
 
 impl<'a> Call<'a> {
@@ -121,25 +117,11 @@ impl<'a> Call<'a> {
         exchange: &'a Exchange,
         bridge: &'a Arc<Bridge>,
         upstream: &'a Arc<Upstream>,
-        request_kind: RequestKind,
         item: RequestedItem<'a>,
         request: &'a Request<'a>,
     ) -> Self {
-        let (plan, is_read_only) =
-            (CallPlan::new(&request.outlined_params().object), request_kind != RequestKind::Extension);
-        Self {
-            exchange,
-            bridge,
-            upstream,
-            request_kind,
-            item,
-            uri: None,
-            request,
-            definition: None,
-            headers: &[],
-            is_read_only,
-            plan,
-        }
+        let (traits, is_read_only) = (CallTraits::new(&request.outlined_params().object), !item.is_extension());
+        Self { exchange, bridge, upstream, item, request, definition: None, headers: &[], is_read_only, traits }
     }
 }
 
@@ -216,7 +198,7 @@ pub async fn subscribe_on_own_link(
     }
     let params = serde_json::json!({ "uri": upstream_uri }).to_string();
     let outgoing = OutgoingRequest::new(upstream.next_request_id(), method, Some(&params));
-    let relay = Relay::new(MessageRecipient::for_exchange(exchange, None, None), false);
+    let relay = Relay::new(MessageRecipient::for_exchange(exchange, None, None));
     if let Err(error) = upstream.call(&caller, &outgoing, relay).await {
         tracing::debug!(upstream = %upstream.config.name, %error, method, "the subscription failed on the client's own link");
     }
@@ -235,9 +217,9 @@ async fn call_in_handshake_era(prepared: &PreparedCall<'_>) -> Result<Response, 
     let outgoing = prepared.build_request(&[]);
     let upstream = prepared.call.upstream;
     if prepared.caller.capabilities.accepts_no_requests() {
-        return upstream.call(&prepared.caller, &outgoing, Relay::new(prepared.recipient(), true)).await;
+        return upstream.call(&prepared.caller, &outgoing, Relay::new(prepared.recipient())).await;
     }
-    let (relay, requests) = Relay::with_questions(prepared.recipient(), true);
+    let (relay, requests) = Relay::with_questions(prepared.recipient());
     // Boxed, because the future would otherwise be stored twice.
     prepared.client_asker().run(Box::pin(upstream.call(&prepared.caller, &outgoing, relay)), requests).await
 }

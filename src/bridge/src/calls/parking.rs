@@ -8,13 +8,10 @@ use tokio::sync::oneshot;
 
 use super::prepared_call::PreparedCall;
 use crate::{
-    parked_calls::{
-        Answers, CallEvent, ClientQuestion, ParkedCallRef, Retry, RetryParams, RunningCall, ended_call_error,
-        run_parked,
-    },
-    questions::{Relay, missing_capabilities},
+    parked_calls::{Answers, CallEvent, ParkedCallRef, Retry, RetryParams, RunningCall, ended_call_error, run_parked},
+    questions::{ClientQuestion, Relay, missing_capabilities},
     request_state::Binding,
-    translation::{request::RequestKind, result::input_required_result},
+    translation::{request::RequestedItem, result::input_required_result},
 };
 use countersign_domain::changes::digest::PartHasher;
 use countersign_exchange::reply::Reply;
@@ -44,12 +41,12 @@ pub async fn call_or_resume(prepared: &PreparedCall<'_>) -> Result<Reply, McpErr
     let outgoing = prepared.build_request(&[]);
     let upstream = Arc::clone(prepared.call.upstream);
     if prepared.caller.capabilities.accepts_no_requests() {
-        let relay = Relay::new(prepared.recipient(), false);
+        let relay = Relay::new(prepared.recipient());
         let response = upstream.call(&prepared.caller, &outgoing, Arc::clone(&relay) as _).await?;
         let declared = &prepared.call.exchange.facts.capabilities;
         return prepared.reply(relay.declined.check_response(response, declared, &upstream.config.name)?);
     }
-    let (relay, requests) = Relay::with_questions(prepared.recipient(), false);
+    let (relay, requests) = Relay::with_questions(prepared.recipient());
     let (caller, listener) = (prepared.caller.clone(), Arc::clone(&relay));
     let mut running_call = RunningCall::new(
         Box::pin(async move { upstream.call(&caller, &outgoing, listener).await }),
@@ -92,8 +89,7 @@ async fn resume(prepared: &PreparedCall<'_>, state: &str, answers: Answers) -> R
         (CallEvent::InputRequired(questions), ticket) => {
             // Earlier requests do not count (2026-07-28/basic/index, "Capabilities").
             let declared = ClientCapabilities::from_declaration(&prepared.call.exchange.facts.capabilities);
-            let asked_questions =
-                questions.iter().map(|question| (question.method.as_str(), question.params.as_deref()));
+            let asked_questions = questions.iter().map(|question| (&*question.method, question.params.as_deref()));
             if let Some(missing) = missing_capabilities(&declared, asked_questions) {
                 // The client may send the retry again, with the capability.
                 parked_calls.restore_ticket(&call_ref);
@@ -113,8 +109,7 @@ fn input_required_reply(
     questions: &[ClientQuestion],
 ) -> Result<Reply, McpError> {
     let state = prepared.call.bridge.parked_calls.seal_reference(call_ref, &binding(prepared))?;
-    let requests =
-        questions.iter().map(|question| (question.key.as_str(), question.method.as_str(), question.params.as_deref()));
+    let requests = questions.iter().map(ClientQuestion::as_request);
     Ok(Reply::verbatim(input_required_result(requests, Some(&state), &prepared.server_meta())))
 }
 
@@ -122,18 +117,21 @@ fn input_required_reply(
 pub(super) fn binding(prepared: &PreparedCall<'_>) -> Binding {
     let call = &prepared.call;
     // The hash does not depend on the order of the arguments.
-    let arguments = match call.request_kind {
+    let (method, arguments) = match call.item {
         // An unknown method has no known arguments, so all of its parameters count.
-        RequestKind::Extension => {
+        RequestedItem::Extension(_) => {
             let parts = ["_meta", "inputResponses", "requestState"].map(|key| (key, MemberEdit::Drop));
-            canonical_text_hash(&prepared.params.object.edit(&parts))
+            ("", canonical_text_hash(&prepared.params.object.edit(&parts)))
         }
-        _ => canonical_text_hash(prepared.params.object.member("arguments").unwrap_or("{}")),
+        item => {
+            let arguments = prepared.params.object.member("arguments").unwrap_or("{}");
+            (item.method().unwrap_or_default(), canonical_text_hash(arguments))
+        }
     };
     let parts = [
         prepared.caller.principal.name.as_str(),
         call.upstream.config.name.as_str(),
-        call.request_kind.method().unwrap_or_default(),
+        method,
         call.item.text(),
         &arguments,
     ];

@@ -10,7 +10,7 @@ use crate::{
     questions::{ClientAsker, MessageRecipient, StatelessClient},
     tasks,
     translation::{
-        request::{self, DeclaredClient, RequestDraft, RequestKind, client_info},
+        request::{self, DeclaredClient, RequestDraft, client_info},
         result::{self, ResultMembers, ResultType},
     },
 };
@@ -73,7 +73,7 @@ impl<'a> PreparedCall<'a> {
         let exchange = call.exchange;
         let is_modern = exchange.is_modern();
         let (mut caller, mut is_restricted) = build_caller(exchange, config);
-        if call.plan.forbids_questions {
+        if call.traits.forbids_questions {
             (caller.capabilities, is_restricted) = (ClientCapabilities::default(), true);
         }
         let params = call.request.outlined_params();
@@ -123,10 +123,10 @@ impl<'a> PreparedCall<'a> {
     /// # Errors
     /// `-32601` if a client requests a task from an upstream without tasks.
     fn task_to_request(&self) -> Result<Option<RequestedTask>, McpError> {
-        if self.call.request_kind != RequestKind::Tool {
+        if !self.call.item.is_tool() {
             return Ok(None);
         }
-        if self.call.plan.wants_task {
+        if self.call.traits.wants_task {
             return match self.negotiated.has_tasks() {
                 true => Ok(None),
                 false => Err(McpError::new(ErrorKind::MethodNotFound, "this tool does not run as a task")),
@@ -152,25 +152,22 @@ impl<'a> PreparedCall<'a> {
             }
         };
         let revision = self.negotiated.revision;
-        if self.call.request_kind == RequestKind::Extension
-            && self.call.request.params.is_none()
-            && revision.era() == Era::Legacy
-        {
+        if self.call.item.is_extension() && self.call.request.params.is_none() && revision.era() == Era::Legacy {
             // The client sent no parameters, so the upstream gets none.
             return OutgoingRequest::new(self.call.upstream.next_request_id(), self.call.item.text(), None);
         }
         let draft = RequestDraft {
-            method: self.call.request_kind.method().unwrap_or_else(|| self.call.item.text()),
+            method: self.call.item.method().unwrap_or_default(),
             params: self.params,
             item: self.call.item,
             declared_client: self.declared_client.clone(),
             extra,
             // Only a client of 2025-11-25 can request a task, and only for a tool.
-            keeps_task: self.call.plan.wants_task || self.call.request_kind != RequestKind::Tool,
+            keeps_task: self.call.traits.wants_task || !self.call.item.is_tool(),
         };
         let mut outgoing = request::for_upstream(self.call.upstream.next_request_id(), revision, &draft);
         outgoing.waits_for_task = self.requested_task == Some(RequestedTask::ForCall);
-        outgoing.is_repeatable = self.call.is_read_only && extra.is_empty() && !self.call.plan.is_retry;
+        outgoing.is_repeatable = self.call.is_read_only && extra.is_empty() && !self.call.traits.is_retry;
         if revision.era() == Era::Modern && !self.call.headers.is_empty() {
             let arguments = self.params.object.member("arguments");
             outgoing.headers = param_headers::for_call(self.call.headers, arguments);
@@ -199,7 +196,9 @@ impl<'a> PreparedCall<'a> {
     /// Returns the recipient of the messages that the upstream sends during the call.
     pub(super) fn recipient(&self) -> MessageRecipient {
         let token = self.params.meta.and_then(|meta| meta.member(keys::PROGRESS_TOKEN));
-        MessageRecipient::for_exchange(self.call.exchange, token, self.caller.log_level)
+        let mut recipient = MessageRecipient::for_exchange(self.call.exchange, token, self.caller.log_level);
+        recipient.wants_unknown = self.negotiated.revision.era() == self.call.exchange.revision().era();
+        recipient
     }
 
     /// Returns the asker of a client of the handshake era.
@@ -214,14 +213,12 @@ impl<'a> PreparedCall<'a> {
         StatelessClient::new(self.caller.capabilities.clone(), declared, self.call.upstream.config.name.clone())
     }
 
-    /// Returns the adapter for results of this call.
-    pub(super) fn result_adapter(&self) -> result::ResultAdapter<'_> {
-        result::ResultAdapter {
-            request_kind: self.call.request_kind,
-            client: self.call.exchange.revision(),
-            upstream: &self.negotiated,
-            uri_prefix: self.call.upstream.names.uri_prefix(),
-        }
+    /// Returns the adapter for the response to this call.
+    pub(super) fn response_adapter(&self) -> result::ResponseAdapter<'_> {
+        let Call { exchange, upstream, item, .. } = self.call;
+        // Only the two sides know what a response of an extension means.
+        let uri_prefix = if item.is_extension() { "" } else { upstream.names.uri_prefix() };
+        result::ResponseAdapter { item, client: exchange.revision(), upstream: &self.negotiated, uri_prefix }
     }
 
     /// Returns `_meta` of a result that the gateway creates on the upstream's behalf.
@@ -235,7 +232,7 @@ impl<'a> PreparedCall<'a> {
     /// Returns `true` if a result may be a task or must become one. Other results are not checked for tasks.
     pub(super) fn may_be_task(&self) -> bool {
         match (self.negotiated.revision.era(), self.declared_client.is_modern) {
-            (_, false) => self.call.plan.wants_task,
+            (_, false) => self.call.traits.wants_task,
             (Era::Legacy, true) => self.requests_client_task(),
             (Era::Modern, true) => self.shares_extension(),
         }
@@ -255,12 +252,12 @@ impl<'a> PreparedCall<'a> {
     /// on more than its key is never cached: answers to questions, tasks, calls with progress, and calls with an unknown
     /// member in `_meta`.
     pub(super) fn prepare_lookup(&self) -> Option<CacheLookup> {
-        let Call { upstream, request_kind, item, is_read_only, .. } = self.call;
+        let Call { upstream, item, is_read_only, .. } = self.call;
         let cache = upstream.cache()?;
         let is_cacheable = is_read_only
-            && matches!(request_kind, RequestKind::Tool | RequestKind::Resource)
+            && (item.is_tool() || item.is_resource())
             && self.negotiated.revision.era() == Era::Modern
-            && !self.call.plan.is_retry;
+            && !self.call.traits.is_retry;
         let mut meta = self.params.meta.into_iter().flat_map(|meta| meta.members());
         if !is_cacheable
             || self.params.object.members().any(|member| member.key == "task")
@@ -269,7 +266,7 @@ impl<'a> PreparedCall<'a> {
             return None;
         }
         // The key contains the item under the upstream's own name. The client may use another name.
-        let item_member = if request_kind == RequestKind::Tool { "name" } else { "uri" };
+        let (method, item_member) = if item.is_tool() { ("tools/call", "name") } else { ("resources/read", "uri") };
         let mut digest = canonical_text_hash(
             &self.params.object.edit(&[("_meta", MemberEdit::Drop), (item_member, MemberEdit::Drop)]),
         );
@@ -277,7 +274,7 @@ impl<'a> PreparedCall<'a> {
             digest.push_str(&format!("\n{name}:{value}"));
         }
         Some(cache.prepare(CacheRequest {
-            method: request_kind.method()?,
+            method,
             subject: item.text(),
             digest,
             capabilities: &self.caller.capabilities,

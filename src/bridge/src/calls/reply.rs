@@ -17,7 +17,7 @@ use crate::{
     },
     translation::{
         error,
-        request::RequestKind,
+        request::RequestedItem,
         result::{ResultMembers, ResultType, input_required_result, is_error_result},
         task_shape::{self, Times},
     },
@@ -45,7 +45,7 @@ impl PreparedCall<'_> {
             return Ok(reply);
         }
         match response {
-            Response::Result(result) => self.result_adapter().reply(result),
+            Response::Result(result) => self.response_adapter().reply(result),
             Response::Error(rpc) => {
                 if rpc.code == error::URL_ELICITATION_REQUIRED
                     && let Some(reply) = self.elicitations_as_input(&rpc)
@@ -54,18 +54,10 @@ impl PreparedCall<'_> {
                 }
                 let attributed = self.attribute_urls(&rpc)?;
                 let rpc = attributed.unwrap_or(rpc);
-                let revisions = (client, self.negotiated.revision);
-                let uri_prefix = match self.call.request_kind {
-                    RequestKind::Extension => "",
-                    _ => self.call.upstream.names.uri_prefix(),
-                };
-                let error = error::for_client(&rpc, self.call.request_kind, revisions, self.call.uri, uri_prefix);
+                let error = self.response_adapter().adapt_error(&rpc);
                 let error = questions::explain_withheld_capability(&self.call.upstream.config, error);
                 // No error code of the client's era expresses this, but a tool result at least reaches the model.
-                if error.kind == ErrorKind::NotBridgeable
-                    && self.call.request_kind == RequestKind::Tool
-                    && client.era() == Era::Legacy
-                {
+                if error.kind == ErrorKind::NotBridgeable && self.call.item.is_tool() && client.era() == Era::Legacy {
                     return Ok(tool_error_reply(&error));
                 }
                 Err(error)
@@ -79,7 +71,7 @@ impl PreparedCall<'_> {
     fn elicitations_as_input(&self, error: &RpcError) -> Option<Reply> {
         let (client, upstream) = (self.call.exchange.revision(), self.negotiated.revision);
         if (upstream.era(), client.era()) != (Era::Legacy, Era::Modern)
-            || self.call.request_kind == RequestKind::Completion
+            || matches!(self.call.item, RequestedItem::Completion(_))
             || !self.caller.capabilities.elicitation_url
         {
             return None;
@@ -143,11 +135,11 @@ impl PreparedCall<'_> {
 /// # Errors
 /// [`ErrorKind::NotBridgeable`] for a task without an id.
 fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Option<Reply>, McpError> {
-    if prepared.call.request_kind != RequestKind::Tool {
+    if !prepared.call.item.is_tool() {
         return Ok(None);
     }
     let text = result.get();
-    let wants_task = prepared.call.plan.wants_task;
+    let wants_task = prepared.call.traits.wants_task;
     match prepared.negotiated.revision.era() {
         Era::Modern if is_task(text) => {
             if prepared.call.exchange.is_modern() {
@@ -228,7 +220,7 @@ fn register(prepared: &PreparedCall<'_>, task: &str, kind: TaskKind) -> Result<A
 /// The error with which the task fails.
 pub async fn reply_for_legacy_client(prepared: &PreparedCall<'_>, response: Response) -> Result<Reply, McpError> {
     match &response {
-        Response::Result(result) if !prepared.call.plan.wants_task => {
+        Response::Result(result) if !prepared.call.traits.wants_task => {
             wait_for_task_result(prepared, result.get()).await
         }
         _ => prepared.reply(response),

@@ -10,7 +10,7 @@ use crate::{
     request_state::{StateKind, invalid_state},
     tasks,
     translation::{
-        request::RequestKind,
+        request::RequestedItem,
         result::{ResultMembers, ResultType},
     },
 };
@@ -26,7 +26,7 @@ use countersign_upstream::{
 
 /// Calls a stateless upstream for a stateless client. Questions and answers pass through.
 pub async fn pass_through(prepared: &PreparedCall<'_>) -> Result<Reply, McpError> {
-    let relay = Relay::new(prepared.recipient(), true);
+    let relay = Relay::new(prepared.recipient());
     let state = unseal_state(prepared)?;
     let extra = state.as_deref().map(|state| [("requestState", state)]);
     let outgoing = prepared.build_request(extra.as_ref().map_or(&[], |extra| extra.as_slice()));
@@ -38,10 +38,10 @@ pub async fn pass_through(prepared: &PreparedCall<'_>) -> Result<Reply, McpError
     match parsed.parse_type() {
         ResultType::Complete => {
             prepared.cache_result(&result);
-            if prepared.may_be_task() || prepared.call.request_kind == RequestKind::Extension {
+            if prepared.may_be_task() || prepared.call.item.is_extension() {
                 return prepared.reply(Response::Result(result));
             }
-            Ok(prepared.result_adapter().adapt_parsed(result.get(), &parsed)?.reply(result))
+            Ok(prepared.response_adapter().adapt_parsed(result.get(), &parsed)?.reply(result))
         }
         ResultType::InputRequired => {
             check_input(prepared, result.get())?;
@@ -80,7 +80,7 @@ fn seal_input_result(prepared: &PreparedCall<'_>, result: &str) -> Result<Box<Ra
 /// Calls a stateless upstream for a handshake-era client, and asks the client the upstream's questions between the
 /// rounds.
 pub async fn ask_in_rounds(prepared: &PreparedCall<'_>) -> Result<Reply, McpError> {
-    let relay = Relay::new(prepared.recipient(), false);
+    let relay = Relay::new(prepared.recipient());
     let mut rounds = InputRounds::default();
     let mut elicitation_ids: Vec<String> = Vec::new();
     loop {
@@ -158,7 +158,7 @@ fn not_bridgeable(message: &'static str) -> McpError {
 /// `NOT_BRIDGEABLE` for a completion, for a result with neither questions nor state, and for more than
 /// [`MAX_QUESTIONS`]; the errors of [`questions::check_requests`].
 fn check_input(prepared: &PreparedCall<'_>, result: &str) -> Result<(), McpError> {
-    if prepared.call.request_kind == RequestKind::Completion {
+    if matches!(prepared.call.item, RequestedItem::Completion(_)) {
         return Err(not_bridgeable("the upstream needs input for a completion, which the protocol does not have"));
     }
     let requests = member(result, "inputRequests");

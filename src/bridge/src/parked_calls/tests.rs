@@ -1,5 +1,6 @@
 use super::*;
-use countersign_protocol::{negotiate::ClientCapabilities, rpc_error::RpcError};
+use countersign_protocol::{RequestId, negotiate::ClientCapabilities, rpc_error::RpcError};
+use countersign_provider::request::Replier;
 
 const ALL_EXCEPT_ROOTS: ClientCapabilities = ClientCapabilities {
     elicitation_form: true,
@@ -119,7 +120,7 @@ fn resume(answers: &str) -> (Retry, oneshot::Receiver<(CallEvent, u64)>) {
 }
 
 fn spawn_parked(running_call: RunningCall, parked_calls: &Arc<ParkedCalls>) -> mpsc::Sender<Retry> {
-    let (relay, _requests) = Relay::with_questions(MessageRecipient::none(), false);
+    let (relay, _requests) = Relay::with_questions(MessageRecipient::none());
     let (slot, retries) = parked_calls.reserve_slot("alice", "u", usize::MAX).unwrap();
     let sender = parked_calls.calls.lock()[&slot.reference.call].retries.clone();
     actix::spawn(run_parked(running_call, relay, slot, retries));

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use serde_json::{Value, value::RawValue};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{check_capabilities, missing_capabilities, missing_capability_error, params_for_client};
 use crate::translation::result::is_error_result;
-use countersign_protocol::{McpError, RequestId, Revision, negotiate::ClientCapabilities};
+use countersign_protocol::{McpError, Revision, json::string, negotiate::ClientCapabilities};
 use countersign_provider::request::{Replier, UpstreamRequest};
 use countersign_upstream::Response;
 
@@ -23,13 +24,30 @@ pub struct StatelessClient {
     declined: DeclinedQuestions,
 }
 
-/// A question that its client can be asked, in the form that the client gets.
-pub struct AcceptedQuestion {
-    pub id: RequestId,
+/// A question in the form that a stateless client gets.
+#[derive(Clone, Debug)]
+pub struct ClientQuestion {
+    /// The key of the question in `inputRequests`, and of its answer in `inputResponses`.
+    pub key: String,
     pub method: String,
     pub params: Option<String>,
+}
+
+impl ClientQuestion {
+    /// Returns key, method and parameters, as [`crate::result::input_requests`] takes them.
+    pub fn as_request(&self) -> (&str, &str, Option<&str>) {
+        (&self.key, &self.method, self.params.as_deref())
+    }
+}
+
+/// A question of an upstream without an answer.
+pub struct OpenQuestion {
+    pub content: ClientQuestion,
+    /// `true` if the id of the upstream's request is a string, which the client may know from an earlier call.
+    pub has_string_id: bool,
     pub reply: Replier,
     pub cancelled: CancellationToken,
+    pub asked_at: Instant,
 }
 
 impl StatelessClient {
@@ -37,8 +55,8 @@ impl StatelessClient {
         Self { capabilities, declared_capabilities, upstream, declined: DeclinedQuestions::default() }
     }
 
-    /// Accepts a question of the upstream, or declines it if the client cannot be asked.
-    pub fn accept(&self, request: UpstreamRequest) -> Option<AcceptedQuestion> {
+    /// Accepts a question of the upstream, or declines it if the client cannot be asked. Its key is the id of the request.
+    pub fn accept(&self, request: UpstreamRequest) -> Option<OpenQuestion> {
         let UpstreamRequest { id, method, params, reply, cancelled } = request;
         let text = params.as_deref().map(RawValue::get);
         if let Err(refused) = check_capabilities(&self.capabilities, &method, text) {
@@ -47,7 +65,12 @@ impl StatelessClient {
             return None;
         }
         let params = params_for_client(&self.upstream, &method, text, Revision::MODERN, None);
-        Some(AcceptedQuestion { id, method, params, reply, cancelled })
+        let (key, has_string_id) = match string(id.as_json()) {
+            Some(text) => (text.into_owned(), true),
+            None => (id.as_json().to_owned(), false),
+        };
+        let content = ClientQuestion { key, method, params };
+        Some(OpenQuestion { content, has_string_id, reply, cancelled, asked_at: Instant::now() })
     }
 
     /// Returns the response, unless the call failed after one of its questions was declined.

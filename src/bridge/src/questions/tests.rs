@@ -47,8 +47,9 @@ fn relay(token: Option<&str>, level: Option<LoggingLevel>, revision: Revision) -
         progress_token: token.map(Into::into),
         log_level: level,
         revision,
+        wants_unknown: true,
     };
-    (Relay::new(recipient, true), queue)
+    (Relay::new(recipient), queue)
 }
 
 fn notify(relay: &Relay, method: &str, params: &str) {

@@ -18,19 +18,18 @@ use super::{
     table::{Task, unknown_task_error},
 };
 use crate::{
-    questions::{AcceptedQuestion, StatelessClient},
-    translation::{result::input_request, task_shape},
+    questions::{OpenQuestion, StatelessClient},
+    translation::{result::input_requests, task_shape},
 };
 use countersign_exchange::{ask::ANSWER_TIMEOUT, memory::MemoryShare};
 use countersign_protocol::{
-    ErrorKind, McpError, Revision, encode,
+    ErrorKind, McpError, Revision,
     error::code_for_client,
-    json::{MemberEdit, edit, members, merge_meta, object},
-    params::keys,
+    json::{MemberEdit, edit, members},
     rpc_error::RpcError,
     task::{self, Status},
 };
-use countersign_provider::request::{Replier, UpstreamRequest};
+use countersign_provider::request::UpstreamRequest;
 use countersign_runtime::background;
 use countersign_upstream::{FailedRequests, Listener, Response, Upstream, UpstreamNotification};
 
@@ -38,19 +37,6 @@ const INTERNAL: i64 = ErrorKind::Internal.number();
 
 /// The maximum number of open questions of one task.
 pub const MAX_OPEN_QUESTIONS: usize = 64;
-
-/// A question of the upstream without an answer.
-struct OpenQuestion {
-    /// The key of the answer: the number of the question in its task. A key must never be used again for the same task
-    /// (ext-tasks).
-    key: String,
-    /// The question as `inputRequests` contain it, as JSON text.
-    json: String,
-    reply: Replier,
-    cancelled: CancellationToken,
-    /// The time at which the question is declined.
-    deadline: Instant,
-}
 
 /// The state of a task whose result the gateway awaits.
 pub struct AwaitedTask {
@@ -102,15 +88,15 @@ impl AwaitedTask {
     /// Declines the questions that the client does not answer in time, until the task expires.
     async fn decline_overdue_questions_until(&self, expires_at: Instant) {
         loop {
-            let first = self.open_questions.lock().first().map(|question| question.deadline);
+            let first = self.open_questions.lock().first().map(|question| question.asked_at);
             // Questions that are asked during the sleep have later deadlines.
-            let next = first.unwrap_or_else(|| Instant::now() + ANSWER_TIMEOUT);
+            let next = first.unwrap_or_else(Instant::now) + ANSWER_TIMEOUT;
             tokio::time::sleep_until(next.min(expires_at)).await;
             let now = Instant::now();
             if now >= expires_at {
                 return;
             }
-            self.open_questions.lock().retain(|question| question.deadline > now);
+            self.open_questions.lock().retain(|question| question.asked_at + ANSWER_TIMEOUT > now);
         }
     }
 
@@ -127,7 +113,7 @@ impl AwaitedTask {
         let (mut method, mut failures) = ("tasks/result", FailedRequests::default());
         loop {
             let task = task.upgrade().filter(|task| !task.is_expired())?;
-            let outgoing = request::build_own_request(upstream, &task, method, true);
+            let outgoing = request::build_own_request(upstream, &task, method);
             let listener: Arc<dyn Listener> = Arc::clone(self) as _;
             match self.with_capability_error(upstream.call(&task.caller, &outgoing, listener).await) {
                 Ok(Response::Error(error)) => return Some(TaskOutcome::Error(error)),
@@ -203,7 +189,7 @@ impl AwaitedTask {
         if open_questions.is_empty() {
             return Ok(task_shape::to_modern(&task, alias, Status::Working, None));
         }
-        let requests = object(open_questions.iter().map(|question| (&*question.key, &*question.json)));
+        let requests = input_requests(open_questions.iter().map(|question| question.content.as_request()));
         Ok(task_shape::to_modern(&task, alias, Status::InputRequired, Some(("inputRequests", &requests))))
     }
 
@@ -212,7 +198,7 @@ impl AwaitedTask {
         for response in members(responses) {
             let question = {
                 let mut open_questions = self.open_questions.lock();
-                let index = open_questions.iter().position(|question| question.key == response.key);
+                let index = open_questions.iter().position(|question| question.content.key == response.key);
                 index.map(|index| open_questions.remove(index))
             };
             if let Some(question) = question {
@@ -237,16 +223,14 @@ impl Listener for AwaitedTask {
     }
 
     fn handle_request(&self, request: UpstreamRequest) {
-        let Some(AcceptedQuestion { method, params, reply, cancelled, .. }) = self.client.accept(request) else {
-            return;
-        };
-        let key = self.question_count.fetch_add(1, Ordering::Relaxed).to_string();
-        let params = params.map(|params| task_shape::without_related_task(&params));
-        let json = input_request(&method, params.as_deref());
+        let Some(mut question) = self.client.accept(request) else { return };
+        let content = &mut question.content;
+        // A key must never be used again for the same task (ext-tasks).
+        content.key = self.question_count.fetch_add(1, Ordering::Relaxed).to_string();
+        content.params = content.params.take().map(|params| task_shape::without_related_task(&params));
         let mut open_questions = self.open_questions.lock();
         if open_questions.len() < MAX_OPEN_QUESTIONS {
-            let deadline = Instant::now() + ANSWER_TIMEOUT;
-            open_questions.push(OpenQuestion { key, json, reply, cancelled, deadline });
+            open_questions.push(question);
         }
     }
 }
@@ -258,12 +242,6 @@ fn error_json(error: &RpcError) -> String {
         Some(data) => edit(&object, &[("data", MemberEdit::Set(data.get()))]),
         None => object,
     }
-}
-
-/// Returns a notification of the extension with the state of a task.
-pub fn task_notification(task: &str, subscription: &str) -> bytes::Bytes {
-    let params = merge_meta(task, &[(keys::SUBSCRIPTION_ID, MemberEdit::Set(subscription))]);
-    encode::notification("notifications/tasks", Some(&params))
 }
 
 #[cfg(test)]

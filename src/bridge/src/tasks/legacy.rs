@@ -108,7 +108,10 @@ async fn await_handshake_task(task_request: &TaskRequest<'_>, params: &str) -> R
     let asker = task_request.client_asker(Some(&task.alias));
     loop {
         let outgoing = task_request.build_request("tasks/result", params);
-        let (relay, requests) = Relay::with_questions(task_request.recipient(task.caller.log_level), true);
+        let mut recipient = task_request.recipient(task.caller.log_level);
+        // The task runs at an upstream of its client's era.
+        recipient.wants_unknown = true;
+        let (relay, requests) = Relay::with_questions(recipient);
         match asker.run(task_request.call(&outgoing, relay), requests).await {
             Err(error) if error.kind == ErrorKind::Timeout => {}
             response => return response,

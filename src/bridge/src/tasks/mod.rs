@@ -26,6 +26,7 @@ use countersign_protocol::{
 };
 use countersign_upstream::{NegotiatedSession, Upstream};
 pub use legacy::list;
+pub use modern::TaskListener;
 pub use table::Tasks;
 
 /// Returns `true` if a call of the tool may be passed on as a task: its upstream has tasks, and the definition allows

@@ -7,15 +7,16 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 
 use super::{
-    Tasks, awaited_task, check_extension_declared,
+    Tasks, check_extension_declared,
     request::TaskRequest,
     table::{Task, TaskKind},
 };
 use crate::{questions, translation::task_shape};
 use countersign_exchange::{context::Exchange, reply::Reply};
 use countersign_protocol::{
-    ErrorKind, McpError,
-    json::{MemberEdit, edit, member, set_members},
+    ErrorKind, McpError, encode,
+    json::{MemberEdit, edit, member, merge_meta, set_members},
+    params::keys,
     task::{self, Status},
 };
 
@@ -135,16 +136,34 @@ pub fn find_observable(
     Ok(known_tasks.take(MAX_TASKS_PER_SUBSCRIPTION).collect())
 }
 
-/// Sends every new state of the tasks to `sink` until each has ended, and then never returns. `subscription` is the id of
-/// the listen request, as JSON text. `sink` returns `false` once the client has stopped reading. Each task is polled at
-/// the interval that its server suggests, so it does not matter whether the server sends notifications.
-pub async fn watch(exchange: &Exchange, tasks: Vec<Arc<Task>>, subscription: &str, sink: &dyn Fn(Bytes) -> bool) {
-    join_all(tasks.into_iter().map(|task| watch_task(exchange, task, subscription, sink))).await;
+/// A `subscriptions/listen` request that gets the states of tasks.
+#[derive(Clone, Copy)]
+pub struct TaskListener<'a> {
+    pub exchange: &'a Exchange,
+    /// The id of the request, as JSON text.
+    pub subscription: &'a str,
+    /// Sends a message, and returns `false` once the client has stopped reading.
+    pub sink: &'a dyn Fn(Bytes) -> bool,
+}
+
+impl TaskListener<'_> {
+    /// Sends the state of a task. Returns `false` once the client has stopped reading.
+    pub fn notify(&self, task: &str) -> bool {
+        let subscription = MemberEdit::Set(self.subscription);
+        let params = merge_meta(task, &[(keys::SUBSCRIPTION_ID, subscription)]);
+        (self.sink)(encode::notification("notifications/tasks", Some(&params)))
+    }
+}
+
+/// Sends every new state of the tasks until each has ended, and then never returns. Each task is polled at the interval that
+/// its server suggests, so it does not matter whether the server sends notifications.
+pub async fn watch(listener: TaskListener<'_>, tasks: Vec<Arc<Task>>) {
+    join_all(tasks.into_iter().map(|task| watch_task(listener, task))).await;
     std::future::pending().await
 }
 
-async fn watch_task(exchange: &Exchange, task: Arc<Task>, subscription: &str, sink: &dyn Fn(Bytes) -> bool) {
-    let Ok(task_request) = TaskRequest::new(exchange, task).await else { return };
+async fn watch_task(listener: TaskListener<'_>, task: Arc<Task>) {
+    let Ok(task_request) = TaskRequest::new(listener.exchange, task).await else { return };
     let mut last_sent = String::new();
     loop {
         match describe(&task_request, "{}").await {
@@ -152,7 +171,7 @@ async fn watch_task(exchange: &Exchange, task: Arc<Task>, subscription: &str, si
                 let has_ended = Status::parse(&described).is_none_or(Status::is_terminal);
                 let described = edit(&described, &[("_meta", MemberEdit::Drop)]);
                 if described != last_sent {
-                    if !sink(awaited_task::task_notification(&described, subscription)) {
+                    if !listener.notify(&described) {
                         return;
                     }
                     last_sent = described;

@@ -8,9 +8,8 @@ use super::table::Task;
 use crate::{
     questions::{ClientAsker, MessageRecipient, Relay, allowed_capabilities, explain_withheld_capability},
     translation::{
-        error,
-        request::{self, DeclaredClient, RequestDraft, RequestKind, RequestedItem, client_info},
-        result::{ResultAdapter, check_object},
+        request::{self, DeclaredClient, RequestDraft, RequestedItem, client_info},
+        result::{ResponseAdapter, check_object},
     },
 };
 use countersign_exchange::context::Exchange;
@@ -50,8 +49,7 @@ impl<'a> TaskRequest<'a> {
     /// Returns a request to the upstream with the upstream's own task id. `params` come from the client or from the
     /// gateway.
     pub fn build_request(&self, method: &str, params: &str) -> OutgoingRequest {
-        let is_modern = self.exchange.is_modern();
-        build_request(&self.upstream, &self.task, &self.capabilities(), method, params, is_modern)
+        build_request(&self.upstream, &self.task, &self.capabilities(), method, params)
     }
 
     /// Returns the capabilities that the upstream may use. A stateless client declares them with each request.
@@ -86,7 +84,7 @@ impl<'a> TaskRequest<'a> {
     /// # Errors
     /// The errors of [`Self::call`].
     pub async fn send(&self, method: &str, params: &str) -> Result<Result<Box<RawValue>, RpcError>, McpError> {
-        let relay: Arc<dyn Listener> = Relay::new(self.recipient(None), false);
+        let relay: Arc<dyn Listener> = Relay::new(self.recipient(None));
         match self.call(&self.build_request(method, params), relay).await? {
             Response::Result(result) => {
                 check_object(result.get())?;
@@ -106,9 +104,7 @@ impl<'a> TaskRequest<'a> {
 
     /// Translates an error of the upstream into the client's era.
     pub fn error_for_client(&self, error: &RpcError) -> McpError {
-        let revisions = (self.exchange.revision(), self.negotiated.revision);
-        let error = error::for_client(error, RequestKind::Tool, revisions, None, self.upstream.names.uri_prefix());
-        explain_withheld_capability(&self.upstream.config, error)
+        explain_withheld_capability(&self.upstream.config, self.response_adapter().adapt_error(error))
     }
 
     /// Adapts a tool result to the client.
@@ -116,13 +112,12 @@ impl<'a> TaskRequest<'a> {
     /// # Errors
     /// [`ErrorKind::NotBridgeable`] for a result that is not an object.
     pub fn adapt_result(&self, result: &str) -> Result<String, McpError> {
-        ResultAdapter {
-            request_kind: RequestKind::Tool,
-            client: self.exchange.revision(),
-            upstream: &self.negotiated,
-            uri_prefix: self.upstream.names.uri_prefix(),
-        }
-        .adapt_nested(result)
+        self.response_adapter().adapt_nested(result)
+    }
+
+    fn response_adapter(&self) -> ResponseAdapter<'_> {
+        let (item, uri_prefix) = (RequestedItem::Task(&self.task.upstream_id), self.upstream.names.uri_prefix());
+        ResponseAdapter { item, client: self.exchange.revision(), upstream: &self.negotiated, uri_prefix }
     }
 }
 
@@ -141,8 +136,8 @@ fn build_request(
     capabilities: &ClientCapabilities,
     method: &str,
     params: &str,
-    is_modern: bool,
 ) -> OutgoingRequest {
+    let is_modern = task.caller.is_modern;
     let revision = upstream.negotiated().map_or(Revision::MODERN, |negotiated| negotiated.revision);
     let capabilities = with_extension(&capabilities.to_json(revision).to_string());
     let is_declaration_of_client = is_modern
@@ -171,13 +166,13 @@ fn build_request(
 }
 
 /// Returns a request of the gateway itself about the task of a caller.
-pub fn build_own_request(upstream: &Upstream, task: &Task, method: &str, is_modern: bool) -> OutgoingRequest {
-    build_request(upstream, task, &task.caller.capabilities, method, "{}", is_modern)
+pub fn build_own_request(upstream: &Upstream, task: &Task, method: &str) -> OutgoingRequest {
+    build_request(upstream, task, &task.caller.capabilities, method, "{}")
 }
 
 /// Asks the upstream to cancel a task that nobody waits for any more. Does not wait for the answer.
 pub fn cancel_in_background(upstream: &Arc<Upstream>, task: &Task) {
-    let cancellation = build_own_request(upstream, task, "tasks/cancel", task.caller.is_modern);
+    let cancellation = build_own_request(upstream, task, "tasks/cancel");
     upstream.cancel_in_background(task.caller.clone(), cancellation);
 }
 

@@ -3,9 +3,9 @@
 
 use serde_json::Value;
 
-use super::request::RequestKind;
+use super::{request::RequestedItem, result::ResponseAdapter};
 use countersign_protocol::{
-    Era, ErrorKind, McpError, Revision,
+    Era, ErrorKind, McpError,
     json::{MemberEdit, edit, member, string},
     rpc_error::RpcError,
 };
@@ -19,49 +19,45 @@ const UNSUPPORTED_VERSION: i64 = ErrorKind::UnsupportedVersion.number();
 /// The code of an error with pages to open first (2025-11-25/client/elicitation, "URL Elicitation Required Error").
 pub const URL_ELICITATION_REQUIRED: i64 = -32042;
 
-/// Translates an error. `uri` is the exposed URI of a resource that was read. Exposed URIs begin with `uri_prefix`,
-/// for example `files+`.
-pub fn for_client(
-    error: &RpcError,
-    request_kind: RequestKind,
-    (client, upstream): (Revision, Revision),
-    uri: Option<&str>,
-    uri_prefix: &str,
-) -> McpError {
-    let data = error.data.as_deref().map(|data| with_exposed_uri(data.get(), uri_prefix));
-    let data = data.as_deref();
-    let passthrough = |kind, code| McpError::from_upstream(kind, code, error.message.clone(), data);
-    let is_read = request_kind == RequestKind::Resource;
-    match (upstream.era(), client.era(), error.code) {
-        (Era::Legacy, Era::Modern, RESOURCE_NOT_FOUND) if is_read => {
-            let uri = Value::from(uri.unwrap_or_default()).to_string();
-            let data = edit(
-                data.filter(|data| data.starts_with('{')).unwrap_or("{}"),
-                &[("uri", MemberEdit::SetIfMissing(&uri))],
-            );
-            McpError::from_upstream(ErrorKind::ResourceNotFound, INVALID_PARAMS, error.message.clone(), Some(&data))
+impl ResponseAdapter<'_> {
+    /// Translates an error.
+    pub fn adapt_error(&self, error: &RpcError) -> McpError {
+        let data = error.data.as_deref().map(|data| with_exposed_uri(data.get(), self.uri_prefix));
+        let data = data.as_deref();
+        let passthrough = |kind, code| McpError::from_upstream(kind, code, error.message.clone(), data);
+        match (self.upstream.revision.era(), self.client.era(), error.code, self.item) {
+            (Era::Legacy, Era::Modern, RESOURCE_NOT_FOUND, RequestedItem::Resource { exposed_uri, .. }) => {
+                let uri = Value::from(exposed_uri).to_string();
+                let data = edit(
+                    data.filter(|data| data.starts_with('{')).unwrap_or("{}"),
+                    &[("uri", MemberEdit::SetIfMissing(&uri))],
+                );
+                McpError::from_upstream(ErrorKind::ResourceNotFound, INVALID_PARAMS, error.message.clone(), Some(&data))
+            }
+            // The client did not declare that it can open URLs.
+            (Era::Legacy, Era::Modern, URL_ELICITATION_REQUIRED, _) => {
+                let data = r#"{"requiredCapabilities":{"elicitation":{"url":{}}}}"#;
+                let message = error.message.clone();
+                McpError::from_upstream(ErrorKind::MissingCapability, MISSING_CAPABILITY, message, Some(data))
+            }
+            (Era::Modern, Era::Legacy, INVALID_PARAMS, RequestedItem::Resource { .. }) => {
+                passthrough(ErrorKind::ResourceNotFound, RESOURCE_NOT_FOUND)
+            }
+            // The client has no part in the negotiation between gateway and upstream.
+            (Era::Modern, _, HEADER_MISMATCH | UNSUPPORTED_VERSION, _) => {
+                tracing::warn!(
+                    code = error.code,
+                    "the upstream refuses the headers or the protocol version of the gateway's request"
+                );
+                let message = format!("the upstream refuses the gateway's request: {}", error.message);
+                McpError::new(ErrorKind::Internal, message).with("upstreamCode", error.code)
+            }
+            (Era::Modern, Era::Modern, MISSING_CAPABILITY, _) => {
+                passthrough(ErrorKind::MissingCapability, MISSING_CAPABILITY)
+            }
+            (Era::Modern, Era::Legacy, MISSING_CAPABILITY, _) => passthrough(ErrorKind::NotBridgeable, INTERNAL),
+            (_, _, code, _) => passthrough(ErrorKind::UpstreamError, code),
         }
-        // The client did not declare that it can open URLs.
-        (Era::Legacy, Era::Modern, URL_ELICITATION_REQUIRED) => {
-            let data = r#"{"requiredCapabilities":{"elicitation":{"url":{}}}}"#;
-            let message = error.message.clone();
-            McpError::from_upstream(ErrorKind::MissingCapability, MISSING_CAPABILITY, message, Some(data))
-        }
-        (Era::Modern, Era::Legacy, INVALID_PARAMS) if is_read => {
-            passthrough(ErrorKind::ResourceNotFound, RESOURCE_NOT_FOUND)
-        }
-        // The client has no part in the negotiation between gateway and upstream.
-        (Era::Modern, _, HEADER_MISMATCH | UNSUPPORTED_VERSION) => {
-            tracing::warn!(
-                code = error.code,
-                "the upstream refuses the headers or the protocol version of the gateway's request"
-            );
-            McpError::new(ErrorKind::Internal, format!("the upstream refuses the gateway's request: {}", error.message))
-                .with("upstreamCode", error.code)
-        }
-        (Era::Modern, Era::Modern, MISSING_CAPABILITY) => passthrough(ErrorKind::MissingCapability, MISSING_CAPABILITY),
-        (Era::Modern, Era::Legacy, MISSING_CAPABILITY) => passthrough(ErrorKind::NotBridgeable, INTERNAL),
-        (_, _, code) => passthrough(ErrorKind::UpstreamError, code),
     }
 }
 
@@ -81,7 +77,11 @@ mod tests {
     use serde_json::{json, value::RawValue};
 
     use super::*;
+    use countersign_protocol::Revision;
+    use countersign_upstream::testing::negotiated;
 
+    const TOOL: RequestedItem<'_> = RequestedItem::Tool("a");
+    const RESOURCE: RequestedItem<'_> = RequestedItem::Resource { uri: "a:b", exposed_uri: "s+a:b" };
     const LEGACY: Revision = Revision::V2025_11_25;
     const MODERN: Revision = Revision::MODERN;
 
@@ -90,41 +90,44 @@ mod tests {
         RpcError { code, message: "theirs".into(), data, status: None }
     }
 
+    fn adapt(
+        error: &RpcError,
+        item: RequestedItem<'_>,
+        (client, upstream): (Revision, Revision),
+        uri_prefix: &str,
+    ) -> McpError {
+        ResponseAdapter { item, client, upstream: &negotiated(upstream), uri_prefix }.adapt_error(error)
+    }
+
     #[test]
     fn only_codes_with_another_meaning_are_translated() {
         use ErrorKind as K;
-        for (request_kind, client, upstream, code, kind, number) in [
-            (RequestKind::Resource, MODERN, LEGACY, -32002, K::ResourceNotFound, -32602),
-            (RequestKind::Tool, MODERN, LEGACY, -32002, K::UpstreamError, -32603),
-            (RequestKind::Resource, LEGACY, MODERN, -32602, K::ResourceNotFound, -32002),
-            (RequestKind::Tool, LEGACY, MODERN, -32602, K::UpstreamError, -32602),
-            (RequestKind::Tool, LEGACY, MODERN, -32021, K::NotBridgeable, -32603),
-            (RequestKind::Tool, MODERN, MODERN, -32021, K::MissingCapability, -32021),
-            (RequestKind::Tool, MODERN, LEGACY, -32042, K::MissingCapability, -32021),
-            (RequestKind::Tool, LEGACY, LEGACY, -32042, K::UpstreamError, -32042),
-            (RequestKind::Resource, LEGACY, LEGACY, -32002, K::UpstreamError, -32002),
-            (RequestKind::Tool, MODERN, MODERN, 4711, K::UpstreamError, 4711),
+        for (item, client, upstream, code, kind, number) in [
+            (RESOURCE, MODERN, LEGACY, -32002, K::ResourceNotFound, -32602),
+            (TOOL, MODERN, LEGACY, -32002, K::UpstreamError, -32603),
+            (RESOURCE, LEGACY, MODERN, -32602, K::ResourceNotFound, -32002),
+            (TOOL, LEGACY, MODERN, -32602, K::UpstreamError, -32602),
+            (TOOL, LEGACY, MODERN, -32021, K::NotBridgeable, -32603),
+            (TOOL, MODERN, MODERN, -32021, K::MissingCapability, -32021),
+            (TOOL, MODERN, LEGACY, -32042, K::MissingCapability, -32021),
+            (TOOL, LEGACY, LEGACY, -32042, K::UpstreamError, -32042),
+            (RESOURCE, LEGACY, LEGACY, -32002, K::UpstreamError, -32002),
+            (TOOL, MODERN, MODERN, 4711, K::UpstreamError, 4711),
         ] {
-            let translated = for_client(&error(code, None), request_kind, (client, upstream), Some("s+a:b"), "");
+            let translated = adapt(&error(code, None), item, (client, upstream), "");
             let shown = (translated.kind, translated.number(client), &*translated.message);
-            assert_eq!(shown, (kind, number, "theirs"), "{request_kind:?} {code} {client:?}");
+            assert_eq!(shown, (kind, number, "theirs"), "{item:?} {code} {client:?}");
         }
     }
 
     #[test]
     fn negotiation_errors_become_internal_errors() {
         for code in [-32020, -32022] {
-            let translated = for_client(
-                &error(code, Some(json!({ "supported": [] }))),
-                RequestKind::Tool,
-                (MODERN, MODERN),
-                None,
-                "",
-            );
+            let translated = adapt(&error(code, Some(json!({ "supported": [] }))), TOOL, (MODERN, MODERN), "");
             assert_eq!((translated.kind, &translated.data["upstreamCode"]), (ErrorKind::Internal, &json!(code)));
             assert!(translated.passthrough.is_none());
         }
-        let legacy = for_client(&error(-32020, None), RequestKind::Tool, (MODERN, LEGACY), None, "");
+        let legacy = adapt(&error(-32020, None), TOOL, (MODERN, LEGACY), "");
         assert_eq!((legacy.kind, legacy.number(MODERN)), (ErrorKind::UpstreamError, -32603));
     }
 
@@ -134,18 +137,12 @@ mod tests {
             serde_json::from_str(error.passthrough.as_ref().unwrap().data.as_ref().unwrap()).unwrap()
         };
         let error_with_uri = error(1, Some(json!({ "uri": "a:b", "more": 1 })));
-        let translated = for_client(&error_with_uri, RequestKind::Resource, (MODERN, MODERN), Some("s+a:b"), "s+");
+        let translated = adapt(&error_with_uri, RESOURCE, (MODERN, MODERN), "s+");
         assert_eq!(data(&translated), json!({ "uri": "s+a:b", "more": 1 }));
-        assert_eq!(data(&for_client(&error_with_uri, RequestKind::Resource, (MODERN, MODERN), None, ""))["uri"], "a:b");
+        assert_eq!(data(&adapt(&error_with_uri, RESOURCE, (MODERN, MODERN), ""))["uri"], "a:b");
         // A missing resource is named even if the server did not name it.
         for data_of_server in [None, Some(json!("text")), Some(json!({ "more": 1 }))] {
-            let translated = for_client(
-                &error(-32002, data_of_server),
-                RequestKind::Resource,
-                (MODERN, LEGACY),
-                Some("s+a:b"),
-                "s+",
-            );
+            let translated = adapt(&error(-32002, data_of_server), RESOURCE, (MODERN, LEGACY), "s+");
             assert_eq!(data(&translated)["uri"], "s+a:b");
         }
     }

@@ -14,56 +14,63 @@ use countersign_protocol::{
 };
 use countersign_upstream::OutgoingRequest;
 
-/// The kind of a request to an upstream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RequestKind {
-    Tool,
-    Prompt,
-    Resource,
-    Completion,
-    /// A request of an extension, which the gateway does not know. Its method is the item.
-    Extension,
-}
-
-impl RequestKind {
-    /// Returns the method, or `None` for a request of an extension.
-    #[must_use]
-    pub const fn method(self) -> Option<&'static str> {
-        match self {
-            Self::Tool => Some("tools/call"),
-            Self::Prompt => Some("prompts/get"),
-            Self::Resource => Some("resources/read"),
-            Self::Completion => Some("completion/complete"),
-            Self::Extension => None,
-        }
-    }
-}
-
-/// The requested item, under the upstream's own name.
+/// The kind of a request to an upstream, and the requested item under the upstream's own name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestedItem<'a> {
-    /// `params.name`
-    Name(&'a str),
-    /// `params.uri`
-    Uri(&'a str),
-    /// `params.taskId`
+    Tool(&'a str),
+    Prompt(&'a str),
+    /// `exposed_uri` is the URI that the client named.
+    Resource {
+        uri: &'a str,
+        exposed_uri: &'a str,
+    },
+    /// The `ref` of a completion, as JSON text.
+    Completion(&'a str),
+    /// The id of a task that a tool runs as.
     Task(&'a str),
-    /// `params.ref` as JSON text.
-    Reference(&'a str),
-    /// The method of an extension, whose parameters the gateway does not know.
-    Method(&'a str),
-    None,
+    /// The method of an extension, which the gateway does not know.
+    Extension(&'a str),
 }
 
 impl<'a> RequestedItem<'a> {
+    /// Returns the method; `None` for a task, about which there are several.
+    #[must_use]
+    pub const fn method(self) -> Option<&'a str> {
+        match self {
+            Self::Tool(_) => Some("tools/call"),
+            Self::Prompt(_) => Some("prompts/get"),
+            Self::Resource { .. } => Some("resources/read"),
+            Self::Completion(_) => Some("completion/complete"),
+            Self::Task(_) => None,
+            Self::Extension(method) => Some(method),
+        }
+    }
+
     /// Returns the text that names the item.
     #[must_use]
     pub const fn text(self) -> &'a str {
         match self {
-            Self::Name(text) | Self::Uri(text) | Self::Task(text) => text,
-            Self::Reference(text) | Self::Method(text) => text,
-            Self::None => "",
+            Self::Tool(text) | Self::Prompt(text) | Self::Task(text) | Self::Resource { uri: text, .. } => text,
+            Self::Completion(text) | Self::Extension(text) => text,
         }
+    }
+
+    /// Returns `true` for a call of a tool.
+    #[must_use]
+    pub const fn is_tool(self) -> bool {
+        matches!(self, Self::Tool(_))
+    }
+
+    /// Returns `true` for a resource that is read.
+    #[must_use]
+    pub const fn is_resource(self) -> bool {
+        matches!(self, Self::Resource { .. })
+    }
+
+    /// Returns `true` for a request of an extension.
+    #[must_use]
+    pub const fn is_extension(self) -> bool {
+        matches!(self, Self::Extension(_))
     }
 }
 
@@ -105,11 +112,11 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &RequestDraft<'_>) -> Ou
     let id_text = id.to_compact_string();
     let meta = adapt_meta(&id_text, revision, draft);
     let item_member = match draft.item {
-        RequestedItem::Name(name) => Some(("name", quoted(name))),
-        RequestedItem::Uri(uri) => Some(("uri", quoted(uri))),
+        RequestedItem::Tool(name) | RequestedItem::Prompt(name) => Some(("name", quoted(name))),
+        RequestedItem::Resource { uri, .. } => Some(("uri", quoted(uri))),
         RequestedItem::Task(id) => Some(("taskId", quoted(id))),
-        RequestedItem::Reference(json) => Some(("ref", json.into())),
-        RequestedItem::Method(_) | RequestedItem::None => None,
+        RequestedItem::Completion(json) => Some(("ref", json.into())),
+        RequestedItem::Extension(_) => None,
     };
     let mut edits: Edits<'_> = item_member.iter().map(|(key, value)| (*key, MemberEdit::Set(value))).collect();
     match &meta {
@@ -126,7 +133,7 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &RequestDraft<'_>) -> Ou
         // A handshake-era client has no such members. The gateway adds the answers and the state of this call to `extra`.
         Era::Modern => {
             !draft.declared_client.is_modern
-                && matches!(draft.item, RequestedItem::Name(_) | RequestedItem::Uri(_) | RequestedItem::Reference(_))
+                && !matches!(draft.item, RequestedItem::Task(_) | RequestedItem::Extension(_))
         }
     };
     if drops_answers {
@@ -152,8 +159,8 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &RequestDraft<'_>) -> Ou
         method: draft.method.into(),
         body: body.into(),
         name: match draft.item {
-            RequestedItem::Name(text) | RequestedItem::Uri(text) | RequestedItem::Task(text) => Some(text.into()),
-            RequestedItem::Reference(_) | RequestedItem::Method(_) | RequestedItem::None => None,
+            RequestedItem::Completion(_) | RequestedItem::Extension(_) => None,
+            item => Some(item.text().into()),
         },
         headers: Vec::new(),
         is_repeatable: false,
@@ -238,7 +245,7 @@ mod tests {
     fn draft<'a>(params: &'a str, declared_client: DeclaredClient<'a>) -> RequestDraft<'a> {
         // The leaked outline lives until the end of the test process.
         let params = Box::leak(Box::new(countersign_protocol::outline::Outline::new(params))).params(params);
-        let item = RequestedItem::None;
+        let item = RequestedItem::Extension("tools/call");
         RequestDraft { method: "tools/call", params, item, declared_client, extra: &[], keeps_task: true }
     }
 
@@ -253,7 +260,7 @@ mod tests {
     #[test]
     fn stateless_facts_are_removed_for_handshake_upstream() {
         let declared_client = DeclaredClient { is_modern: true, ..DeclaredClient::default() };
-        let draft = RequestDraft { item: RequestedItem::Name("a"), ..draft(MODERN, declared_client) };
+        let draft = RequestDraft { item: RequestedItem::Tool("a"), ..draft(MODERN, declared_client) };
         assert_eq!(
             body(Revision::V2025_11_25, &draft),
             concat!(

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 
-use super::request::RequestKind;
+use super::request::RequestedItem;
 use countersign_exchange::reply::{Reply, SERVER_META};
 use countersign_protocol::{
     Era, ErrorKind, McpError, Revision,
@@ -86,16 +86,16 @@ impl<'a> ResultMembers<'a> {
     }
 }
 
-/// Adapts results of an upstream to a client's revision.
-pub struct ResultAdapter<'a> {
-    pub request_kind: RequestKind,
+/// Adapts results and errors of an upstream to a client's revision.
+pub struct ResponseAdapter<'a> {
+    pub item: RequestedItem<'a>,
     pub client: Revision,
     pub upstream: &'a NegotiatedSession,
     /// The prefix of exposed URIs; empty if the upstream's own URIs are used.
     pub uri_prefix: &'a str,
 }
 
-impl<'a> ResultAdapter<'a> {
+impl<'a> ResponseAdapter<'a> {
     fn content_adapter(&self) -> ContentAdapter<'a> {
         let older_revision = (self.client < self.upstream.revision).then_some(self.client);
         ContentAdapter { uri_prefix: self.uri_prefix, older_revision }
@@ -107,7 +107,7 @@ impl<'a> ResultAdapter<'a> {
     /// [`ErrorKind::NotBridgeable`] for a result that is not a JSON object.
     pub fn reply(&self, result: Box<RawValue>) -> Result<Reply, McpError> {
         let text = result.get();
-        if self.request_kind == RequestKind::Extension && text.starts_with('{') {
+        if self.item.is_extension() && text.starts_with('{') {
             // Only the two sides know what the members mean.
             return Ok(Reply::verbatim(String::from(Box::<str>::from(result))));
         }
@@ -121,7 +121,7 @@ impl<'a> ResultAdapter<'a> {
     /// The errors of [`Self::reply`].
     pub fn adapt_parsed(&self, text: &str, parsed: &ResultMembers<'_>) -> Result<AdaptedResult, McpError> {
         check_object(text)?;
-        let failure = (self.request_kind == RequestKind::Tool && parsed.is_error).then_some(ErrorKind::ToolExecution);
+        let failure = (self.item.is_tool() && parsed.is_error).then_some(ErrorKind::ToolExecution);
         Ok(AdaptedResult { changed: self.changed_text(text, parsed), failure })
     }
 
@@ -157,7 +157,7 @@ impl<'a> ResultAdapter<'a> {
             }
             (Era::Legacy, Era::Modern) => {
                 edits.push(("resultType", MemberEdit::Set(r#""complete""#)));
-                if self.request_kind == RequestKind::Resource {
+                if self.item.is_resource() {
                     edits.push(("ttlMs", MemberEdit::SetIfMissing("0")));
                     edits.push(("cacheScope", MemberEdit::SetIfMissing(r#""private""#)));
                 }
@@ -168,8 +168,7 @@ impl<'a> ResultAdapter<'a> {
                 if parsed.result_type.is_none() {
                     edits.push(("resultType", MemberEdit::Set(r#""complete""#)));
                 }
-                let is_resource =
-                    self.request_kind == RequestKind::Resource && parsed.parse_type() == ResultType::Complete;
+                let is_resource = self.item.is_resource() && parsed.parse_type() == ResultType::Complete;
                 if is_resource && parsed.ttl_ms.is_none() {
                     edits.push(("ttlMs", MemberEdit::Set("0")));
                 }
@@ -211,7 +210,7 @@ impl<'a> ResultAdapter<'a> {
     }
 }
 
-/// The changes that [`ResultAdapter::adapt_parsed`] makes to a result.
+/// The changes that [`ResponseAdapter::adapt_parsed`] makes to a result.
 pub struct AdaptedResult {
     /// The changed result; `None` for a result that stays unchanged.
     changed: Option<String>,
@@ -227,25 +226,26 @@ impl AdaptedResult {
     }
 }
 
-/// Returns a result that asks for input, as JSON text. Each request has a key, a method and perhaps parameters.
+/// Returns a result that asks for input, as JSON text. The requests are those of [`input_requests`].
 pub fn input_required_result<'q>(
     requests: impl IntoIterator<Item = (&'q str, &'q str, Option<&'q str>)>,
     state: Option<&str>,
     meta: &str,
 ) -> String {
-    let requests: Vec<(&str, String)> =
-        requests.into_iter().map(|(key, method, params)| (key, input_request(method, params))).collect();
-    let requests = object(requests.iter().map(|(key, request)| (*key, request.as_str())));
-    let state = state.map(quoted);
+    let (requests, state) = (input_requests(requests), state.map(quoted));
     let type_and_requests = [("resultType", r#""input_required""#), ("inputRequests", requests.as_str())];
     let state = state.iter().map(|state| ("requestState", state.as_str()));
     object(type_and_requests.into_iter().chain(state).chain([("_meta", meta)]))
 }
 
-/// Returns a question as `inputRequests` contain it, as JSON text.
-pub fn input_request(method: &str, params: Option<&str>) -> String {
-    let method = quoted(method);
-    object([("method", method.as_str())].into_iter().chain(params.map(|params| ("params", params))))
+/// Returns `inputRequests` as JSON text. Each request has a key, a method and perhaps parameters.
+pub fn input_requests<'q>(requests: impl IntoIterator<Item = (&'q str, &'q str, Option<&'q str>)>) -> String {
+    let request = |(key, method, params): (&'q str, &str, Option<&str>)| {
+        let method = quoted(method);
+        (key, object([("method", method.as_str())].into_iter().chain(params.map(|params| ("params", params)))))
+    };
+    let requests: Vec<(&str, String)> = requests.into_iter().map(request).collect();
+    object(requests.iter().map(|(key, request)| (*key, request.as_str())))
 }
 
 /// Adapts content for one client: exposes URIs, and removes or replaces what the client's revision lacks. Its methods

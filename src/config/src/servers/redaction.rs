@@ -253,7 +253,7 @@ fn is_credential(text: &str) -> bool {
     has_known_prefix || text.split(['-', '_']).any(is_random)
 }
 
-/// Truncates a word, and quotes it if a shell would split it.
+/// Shortens a word, and quotes it if a shell would split it.
 fn shell_quote(text: &str) -> String {
     let text = shorten(text, MAX_WORD_CHARS);
     if text.is_empty() || text.contains(char::is_whitespace) { format!("'{text}'") } else { text }

@@ -50,6 +50,11 @@ impl Exchange {
         self.revision().era() == Era::Modern
     }
 
+    /// Returns the requester in the form that policy rules use.
+    pub fn requester(&self) -> Requester<'_> {
+        self.facts.requester(&self.identity.principal, self.transport)
+    }
+
     /// Returns the proposer of a change that this request proposes.
     pub fn proposer(&self) -> Proposer {
         let client = self.facts.client.as_ref();
@@ -110,11 +115,6 @@ impl Exchange {
             self.related.send(encode::notification("notifications/message", Some(&params.to_string())));
         }
     }
-}
-
-/// Returns the requester in the form that policy rules use.
-pub fn requester(exchange: &Exchange) -> Requester<'_> {
-    exchange.facts.requester(&exchange.identity.principal, exchange.transport)
 }
 
 /// Sends `notifications/progress` with a request.

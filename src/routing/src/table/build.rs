@@ -2,19 +2,18 @@
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
-    sync::{Arc, OnceLock},
+    sync::Arc,
 };
 
 use serde_json::Value;
 
 use super::{
     Aliases, PromptRoute, RouteTable, RouteTarget, ToolRoute, UsedHeaders,
-    list_entries::RenderedEntry,
-    name_conflicts::{ConflictRules, NameClaims, Warnings},
+    name_conflicts::{NameClaims, Warnings},
     operations::OperationRoutes,
     reserved_names::ReservedNames,
     resources::Resources,
-    ruling::{self, RuledCalls},
+    ruling::{self, RuledCalls, RuledTool},
     server_instructions::ServerInstructions,
     unreached_upstreams::UnreachedUpstreams,
 };
@@ -63,8 +62,7 @@ impl RouteTable {
     /// # Errors
     /// Fails if a module's schema does not compile, and, if the build is strict, because of a new conflict of names.
     pub fn build(inputs: &TableInputs<'_>) -> Result<Self, RouteError> {
-        let TableInputs { providers, policy, aliases, pending_schema, previous, strict } = *inputs;
-        let rules = ConflictRules { providers, aliases, strict };
+        let TableInputs { providers, policy, aliases, previous, .. } = *inputs;
         let mut warnings = Warnings::default();
         let (mut tools, mut prompts) = (NameClaims::new("a tool"), NameClaims::new("a prompt"));
         let mut mirror_arguments = false;
@@ -77,7 +75,7 @@ impl RouteTable {
             tools_of_provider.retain(|def| is_name_allowed(&reserved, provider, (&def.name, true), &mut warnings));
             ruling::pin_first_seen(policy, provider, &tools_of_provider);
             for def in tools_of_provider {
-                let Some(route) = build_tool_route(provider, def, policy, pending_schema, &mut warnings)? else {
+                let Some(route) = build_tool_route(inputs, provider, def, &mut warnings)? else {
                     continue;
                 };
                 mirror_arguments |= !route.param_headers.is_empty();
@@ -102,10 +100,10 @@ impl RouteTable {
             let previous_route = previous.and_then(|table| table.tools.by_name.get(name));
             previous_route.map(|route| route.provider.name()).or_else(pinned_by).map(str::to_owned)
         };
-        let tools = tools.resolve(&rules, previous.map(|table| &table.tools), current_holder, &mut warnings)?;
+        let tools = tools.resolve(inputs, previous.map(|table| &table.tools), current_holder, &mut warnings)?;
         let current_holder = |name: &str| Some(previous?.prompts.by_name.get(name)?.provider.name().to_owned());
-        let prompts = prompts.resolve(&rules, previous.map(|table| &table.prompts), current_holder, &mut warnings)?;
-        let resources = Resources::build(&rules, previous, &mut warnings)?;
+        let prompts = prompts.resolve(inputs, previous.map(|table| &table.prompts), current_holder, &mut warnings)?;
+        let resources = Resources::build(inputs, &mut warnings)?;
         let mut table = Self {
             providers: providers.to_vec(),
             tools,
@@ -166,12 +164,12 @@ fn collect_forwarded_headers(providers: &[RouteTarget]) -> Vec<String> {
 
 /// Returns `None` and adds a warning if the tool must not be offered.
 fn build_tool_route(
+    inputs: &TableInputs<'_>,
     provider: &RouteTarget,
     def: ToolDef,
-    policy: &Policy,
-    pending_schema: &Arc<Value>,
     warnings: &mut Warnings,
 ) -> Result<Option<Arc<ToolRoute>>, RouteError> {
+    let TableInputs { policy, pending_schema, .. } = *inputs;
     let upstream = provider.upstream();
     let param_headers = match (annotated_params(&def.input_schema), upstream) {
         (Ok(headers), _) => headers,
@@ -190,41 +188,24 @@ fn build_tool_route(
         warnings.add(provider.name(), format!("some clients refuse the tool name {:?}: {reason}", def.name));
     }
     let hash = def.definition_hash();
-    let operations = OperationRoutes::new(policy, provider, &def, &hash, pending_schema);
+    let tool = RuledTool { policy, provider, def: &def, hash: &hash };
+    let operations = OperationRoutes::new(tool, pending_schema);
     let (facts, ruling) = match &operations {
-        None => ruling::tool_ruling(policy, provider, &def, &hash, RuledCalls::All),
+        None => tool.rule(RuledCalls::All),
         // This ruling is that on an unknown operation, and describes the tool in lists.
         Some(_) => {
             let operation = ToolOperation { name: String::new(), status: OperationStatus::Unknown };
-            let unnamed = RuledCalls::Operation(operation);
-            let (facts, ruling) = ruling::tool_ruling(policy, provider, &def, &hash, unnamed);
+            let (facts, ruling) = tool.rule(RuledCalls::Operation(operation));
             (facts, ruling.without_fixed_decision())
         }
     };
     let recipe = provider.as_provider().recipe(&def.name);
     let sql = recipe.and_then(|recipe| recipe.sql.clone());
-    let sql = sql.filter(|_| ruling::accepted_reads(policy, provider, &def, &hash, &def.name) == AcceptedReads::Sql);
+    let sql = sql.filter(|_| tool.accepted_reads(&def.name) == AcceptedReads::Sql);
     let has_reads = sql.is_some() || def.read_only_when.is_some() && provider.is_module();
-    let read_ruling = has_reads.then(|| ruling::tool_ruling(policy, provider, &def, &hash, RuledCalls::Reads).1);
+    let read_ruling = has_reads.then(|| tool.rule(RuledCalls::Reads).1);
     let may_review = ruling.may_review() || operations.as_ref().is_some_and(OperationRoutes::may_review);
-    let pending_schema = may_review.then(|| pending_schema.clone());
-    Ok(Some(Arc::new(ToolRoute {
-        name: def.name.clone(),
-        is_operation: false,
-        provider: provider.clone(),
-        known_tool: ruling::known_tool(provider, &def, None),
-        def,
-        hash,
-        definition_status: facts.definition_status,
-        is_read_only: facts.effective_annotations().read_only_hint,
-        ruling,
-        read_ruling,
-        sql,
-        operations,
-        param_headers,
-        pending_schema,
-        compiled_schema: OnceLock::new(),
-        allows_structured_error: OnceLock::new(),
-        rendered: RenderedEntry::default(),
-    })))
+    let (known_tool, pending_schema) = (tool.known_tool(None), may_review.then(|| pending_schema.clone()));
+    let route = ToolRoute::new(provider, def, hash, (facts, ruling));
+    Ok(Some(Arc::new(ToolRoute { known_tool, read_ruling, sql, operations, param_headers, pending_schema, ..route })))
 }

@@ -36,7 +36,7 @@ use self::{
     unreached_upstreams::UnreachedUpstreams,
 };
 use countersign_domain::{
-    policy::{DefinitionStatus, Policy, Requester, Ruling, known_reads::KnownTool},
+    policy::{DefinitionStatus, Policy, Requester, Ruling, ToolFacts, known_reads::KnownTool},
     principal::Principal,
     recipes::SqlRecipe,
 };
@@ -144,6 +144,29 @@ pub struct ToolRoute {
 }
 
 impl ToolRoute {
+    /// Creates a route with the policy's ruling and without everything that only some tools have.
+    fn new(provider: &RouteTarget, def: ToolDef, hash: String, (facts, ruling): (ToolFacts, Ruling)) -> Self {
+        Self {
+            name: def.name.clone(),
+            is_operation: false,
+            provider: provider.clone(),
+            def,
+            hash,
+            definition_status: facts.definition_status,
+            known_tool: None,
+            is_read_only: facts.effective_annotations().read_only_hint,
+            ruling,
+            read_ruling: None,
+            sql: None,
+            operations: None,
+            param_headers: Vec::new(),
+            pending_schema: None,
+            compiled_schema: OnceLock::new(),
+            allows_structured_error: OnceLock::new(),
+            rendered: RenderedEntry::default(),
+        }
+    }
+
     /// Returns the tool's entry in `tools/list`.
     pub fn list_entry(&self, revision: Revision) -> &str {
         let pending_schema = self.pending_schema.as_deref();

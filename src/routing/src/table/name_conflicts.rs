@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use super::{RouteError, RouteTarget, aliases::Aliases};
+use super::{RouteError, TableInputs};
 use countersign_domain::text::plural;
 
 /// Maximum number of warnings that are kept for one provider. Further warnings are only counted.
@@ -42,14 +42,6 @@ impl Warnings {
             }
         }
     }
-}
-
-/// The rules by which conflicts of names are resolved.
-pub struct ConflictRules<'a> {
-    pub providers: &'a [RouteTarget],
-    pub aliases: &'a Aliases,
-    /// `true` if a conflict that the previous table did not have is an error rather than a warning.
-    pub strict: bool,
 }
 
 /// Names in the order in which providers offered them.
@@ -109,24 +101,24 @@ impl<T> NameClaims<T> {
     /// name, so that it never changes its meaning for clients, or the first provider gets it.
     ///
     /// # Errors
-    /// [`RouteError::Collision`] if `rules` are strict and a provider loses a name that it had not lost in `previous`.
+    /// [`RouteError::Collision`] if the build is strict and a provider loses a name that it had not lost in `previous`.
     pub fn resolve(
         mut self,
-        rules: &ConflictRules<'_>,
+        inputs: &TableInputs<'_>,
         previous: Option<&ResolvedNames<T>>,
         current_holder: impl Fn(&str) -> Option<String>,
         warnings: &mut Warnings,
     ) -> Result<ResolvedNames<T>, RouteError> {
         let mut is_lost = vec![false; self.claims.len()];
         let (mut alternatives, mut losers) = (HashMap::new(), HashMap::new());
-        let provider = |index: usize| rules.providers[self.claims[index].0].name();
+        let provider = |index: usize| inputs.providers[self.claims[index].0].name();
         let contested = std::mem::take(&mut self.contested);
         // The conflicts are sorted, so that errors and logs are reproducible.
         let mut contested: Vec<_> = contested.into_iter().filter(|(_, indices)| indices.len() > 1).collect();
         contested.sort_by_key(|(_, indices)| indices[0]);
         for (name, mut indices) in contested {
-            if indices.iter().all(|&index| rules.aliases.rank(provider(index)).is_some()) {
-                indices.sort_by_key(|&index| rules.aliases.rank(provider(index)));
+            if indices.iter().all(|&index| inputs.aliases.rank(provider(index)).is_some()) {
+                indices.sort_by_key(|&index| inputs.aliases.rank(provider(index)));
                 let rest = indices[1..].iter().map(|&index| self.claims[index].2.clone()).collect();
                 alternatives.insert(name.clone(), rest);
             } else {
@@ -137,7 +129,7 @@ impl<T> NameClaims<T> {
                 let old_losers = previous.and_then(|names| names.losers.get(&name));
                 let new_losers: Vec<String> = indices[1..].iter().map(|&index| provider(index).to_owned()).collect();
                 let is_new = |loser: &&String| old_losers.is_none_or(|old| !old.contains(loser));
-                if rules.strict
+                if inputs.strict
                     && let Some(second) = new_losers.iter().find(is_new)
                 {
                     let (first, second) = (keeper.to_owned(), second.clone());

@@ -1,18 +1,12 @@
 //! The operations of a tool that carries many, each with its own ruling.
 
-use std::{
-    borrow::Cow,
-    collections::BTreeMap,
-    iter,
-    sync::{Arc, OnceLock},
-};
+use std::{borrow::Cow, collections::BTreeMap, iter, sync::Arc};
 
 use serde_json::{Value, value::RawValue};
 
 use super::{
-    RouteTarget, ToolRoute,
-    list_entries::RenderedEntry,
-    ruling::{self, RuledCalls},
+    ToolRoute,
+    ruling::{RuledCalls, RuledTool},
 };
 use countersign_domain::{
     changes::{Proposer, qualified_operation},
@@ -101,37 +95,21 @@ pub struct OperationRoutes {
 
 impl OperationRoutes {
     /// Returns the operations, or `None` if the recipe of the tool names none.
-    pub(super) fn new(
-        policy: &Policy,
-        provider: &RouteTarget,
-        def: &ToolDef,
-        hash: &str,
-        pending_schema: &Arc<Value>,
-    ) -> Option<Self> {
+    pub(super) fn new(tool: RuledTool<'_>, pending_schema: &Arc<Value>) -> Option<Self> {
+        let RuledTool { policy, provider, def, .. } = tool;
         let dispatcher = provider.as_provider().recipe(&def.name)?.dispatcher.clone()?;
         let route = |operation: &String| {
             let calls =
                 RuledCalls::Operation(ToolOperation { name: operation.clone(), status: OperationStatus::Known });
-            let (facts, ruling) = ruling::tool_ruling(policy, provider, def, hash, calls);
-            let name = qualified_operation(&def.name, operation);
+            let ruled = tool.rule(calls);
+            let title = format!("{} / {operation}", def.title);
+            let named = ToolDef { name: qualified_operation(&def.name, operation), title, ..def.clone() };
+            let pending_schema = ruled.1.may_review().then(|| Arc::clone(pending_schema));
             let route = ToolRoute {
-                def: ToolDef { name: name.clone(), title: format!("{} / {operation}", def.title), ..def.clone() },
-                name,
                 is_operation: true,
-                provider: provider.clone(),
-                hash: hash.to_owned(),
-                definition_status: facts.definition_status,
-                known_tool: ruling::known_tool(provider, def, Some(operation)),
-                is_read_only: facts.effective_annotations().read_only_hint,
-                pending_schema: ruling.may_review().then(|| Arc::clone(pending_schema)),
-                ruling,
-                read_ruling: None,
-                sql: None,
-                operations: None,
-                param_headers: Vec::new(),
-                compiled_schema: OnceLock::new(),
-                allows_structured_error: OnceLock::new(),
-                rendered: RenderedEntry::default(),
+                known_tool: tool.known_tool(Some(operation)),
+                pending_schema,
+                ..ToolRoute::new(provider, named, tool.hash.to_owned(), ruled)
             };
             (operation.clone(), Arc::new(route))
         };
@@ -163,8 +141,8 @@ impl OperationRoutes {
         // A server could read such a name as that of the known operation.
         let is_similar = |(known, _): &(&String, &Arc<ToolRoute>)| are_similar(known, &operation.name);
         let similar = self.routes.iter().filter(is_similar).map(|(_, route)| route.ruling.clone()).collect::<Vec<_>>();
-        let calls = RuledCalls::Operation(operation);
-        let ruling = ruling::tool_ruling(&self.policy, &tool.provider, &tool.def, &tool.hash, calls).1;
+        let tool = RuledTool { policy: &self.policy, provider: &tool.provider, def: &tool.def, hash: &tool.hash };
+        let ruling = tool.rule(RuledCalls::Operation(operation)).1;
         similar.into_iter().fold(ruling, Ruling::or_stricter)
     }
 

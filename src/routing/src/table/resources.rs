@@ -7,9 +7,9 @@
 use std::{collections::HashSet, sync::Arc};
 
 use super::{
-    RouteError, RouteTable, RouteTarget,
+    RouteError, RouteTarget, TableInputs,
     list_entries::{ResourceRoute, TemplateRoute},
-    name_conflicts::{ConflictRules, NameClaims, ResolvedNames, Warnings},
+    name_conflicts::{NameClaims, ResolvedNames, Warnings},
     template::UriTemplate,
 };
 use countersign_protocol::json::member;
@@ -38,16 +38,13 @@ impl Resources {
     /// Collects the resources of all providers.
     ///
     /// # Errors
-    /// New conflicts, if `rules` are strict.
-    pub(crate) fn build(
-        rules: &ConflictRules<'_>,
-        previous: Option<&RouteTable>,
-        warnings: &mut Warnings,
-    ) -> Result<Self, RouteError> {
+    /// New conflicts, if the build is strict.
+    pub(crate) fn build(inputs: &TableInputs<'_>, warnings: &mut Warnings) -> Result<Self, RouteError> {
+        let previous = inputs.previous;
         let mut routes = Self::default();
         let mut listed = NameClaims::new("a resource");
         let mut templates = NameClaims::new("a resource template");
-        for provider in rules.providers {
+        for provider in inputs.providers {
             let prefixes = match provider.upstream() {
                 Some(upstream) => vec![upstream.names.uri_prefix().to_owned()],
                 None => provider.as_provider().uri_prefixes(),
@@ -55,7 +52,7 @@ impl Resources {
             for prefix in prefixes.into_iter().filter(|prefix| !prefix.is_empty()) {
                 match routes.prefix_owner(&prefix) {
                     None => routes.prefix_owners.push((prefix, provider.clone())),
-                    Some(other) if rules.strict => {
+                    Some(other) if inputs.strict => {
                         let (first, second) = (other.name().to_owned(), provider.name().to_owned());
                         return Err(RouteError::Collision { item: "resources", name: prefix, first, second });
                     }
@@ -66,7 +63,7 @@ impl Resources {
                 }
             }
         }
-        for (index, provider) in rules.providers.iter().enumerate() {
+        for (index, provider) in inputs.providers.iter().enumerate() {
             let Some(upstream) = provider.upstream() else {
                 for def in provider.as_provider().resource_templates() {
                     let name = def.uri_template.clone();
@@ -78,10 +75,10 @@ impl Resources {
         }
         let previous_listed = previous.map(|table| &table.resources.resources);
         let current_holder = |uri: &str| Some(previous_listed?.by_name.get(uri)?.provider.name().to_owned());
-        routes.resources = listed.resolve(rules, previous_listed, current_holder, warnings)?;
+        routes.resources = listed.resolve(inputs, previous_listed, current_holder, warnings)?;
         let previous_templates = previous.map(|table| &table.resources.templates);
         let current_holder = |uri: &str| Some(previous_templates?.by_name.get(uri)?.provider.name().to_owned());
-        routes.templates = templates.resolve(rules, previous_templates, current_holder, warnings)?;
+        routes.templates = templates.resolve(inputs, previous_templates, current_holder, warnings)?;
         Ok(routes)
     }
 

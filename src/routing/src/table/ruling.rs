@@ -49,18 +49,6 @@ pub(super) fn pin_first_seen(policy: &Policy, provider: &RouteTarget, tools: &[T
     }
 }
 
-/// Returns what the list of the server's known reads says about the tool or one of its operations, if it names it.
-pub(super) fn known_tool(provider: &RouteTarget, def: &ToolDef, operation: Option<&str>) -> Option<KnownTool> {
-    let provider = provider.as_provider();
-    let raw = def.raw.as_ref()?.get();
-    let own_name = def.name.strip_prefix(provider.exposed_name("").as_str())?;
-    let listed_name = operation.map_or(own_name.to_owned(), |operation| qualified_operation(own_name, operation));
-    provider.known_reads()?.find(&listed_name, || {
-        let own_definition = replace_strings(raw, &["name"], |_, name| (name != own_name).then(|| own_name.to_owned()));
-        canonical_text_hash(own_definition.as_deref().unwrap_or(raw))
-    })
-}
-
 /// The calls of a tool that a ruling is about.
 #[derive(Clone, Debug)]
 pub(super) enum RuledCalls {
@@ -70,72 +58,92 @@ pub(super) enum RuledCalls {
     Operation(ToolOperation),
 }
 
-/// Returns the calls that a reviewer accepted as reads under this name, which is that of the tool or of one of its operations.
-pub(super) fn accepted_reads(
-    policy: &Policy,
-    provider: &RouteTarget,
-    def: &ToolDef,
-    hash: &str,
-    name: &str,
-) -> AcceptedReads {
-    let fingerprint = provider.as_provider().target_fingerprint();
-    let pins = policy.pins();
-    let pin = pins.pin(provider.name(), name).filter(|_| !provider.is_module() && !def.self_service);
-    pin.map_or(AcceptedReads::None, |pin| pin.accepted_reads(fingerprint, hash))
+/// A tool with everything that decides how the policy rules on it.
+#[derive(Clone, Copy)]
+pub(super) struct RuledTool<'a> {
+    pub policy: &'a Policy,
+    pub provider: &'a RouteTarget,
+    pub def: &'a ToolDef,
+    /// `sha256:…` of the definition.
+    pub hash: &'a str,
 }
 
-/// Returns the facts about these calls of the tool, and the part of the policy's decision that is known before any call.
-pub(super) fn tool_ruling(
-    policy: &Policy,
-    provider: &RouteTarget,
-    def: &ToolDef,
-    hash: &str,
-    calls: RuledCalls,
-) -> (ToolFacts, Ruling) {
-    let fingerprint = provider.as_provider().target_fingerprint();
-    let (only_reads, operation) = match calls {
-        RuledCalls::All => (false, None),
-        RuledCalls::Reads => (true, None),
-        RuledCalls::Operation(operation) => (false, Some(operation)),
-    };
-    let mut definition_status = DefinitionStatus::Module;
-    let mut reads = accepted_reads(policy, provider, def, hash, &def.name);
-    if !provider.is_module() && !def.self_service {
-        let status = |name: &str| policy.pins().status((provider.name(), fingerprint), name, hash);
-        definition_status = status(&def.name);
-        // An operation can be accepted alone, unless the definition of the tool is new or has changed.
-        let known_operation = operation
-            .as_ref()
-            .filter(|operation| operation.status == OperationStatus::Known && definition_status.mark().is_none());
-        let name = known_operation.map(|operation| qualified_operation(&def.name, &operation.name));
-        if let Some(name) = name.filter(|name| status(name) == DefinitionStatus::Accepted) {
-            definition_status = DefinitionStatus::Accepted;
-            if reads == AcceptedReads::None {
-                reads = accepted_reads(policy, provider, def, hash, &name);
+impl RuledTool<'_> {
+    /// Returns what the list of the server's known reads says about the tool or one of its operations, if it names it.
+    pub fn known_tool(&self, operation: Option<&str>) -> Option<KnownTool> {
+        let provider = self.provider.as_provider();
+        let raw = self.def.raw.as_ref()?.get();
+        let own_name = self.def.name.strip_prefix(provider.exposed_name("").as_str())?;
+        let listed_name = operation.map_or(own_name.to_owned(), |operation| qualified_operation(own_name, operation));
+        provider.known_reads()?.find(&listed_name, || {
+            let own_definition =
+                replace_strings(raw, &["name"], |_, name| (name != own_name).then(|| own_name.to_owned()));
+            canonical_text_hash(own_definition.as_deref().unwrap_or(raw))
+        })
+    }
+
+    /// Returns `true` if reviewers decide about the definition. The gateway vouches for its own tools.
+    fn is_reviewed(&self) -> bool {
+        !self.provider.is_module() && !self.def.self_service
+    }
+
+    /// Returns the calls that a reviewer accepted as reads under this name, which is that of the tool or of one of its
+    /// operations.
+    pub fn accepted_reads(&self, name: &str) -> AcceptedReads {
+        let fingerprint = self.provider.as_provider().target_fingerprint();
+        let pins = self.policy.pins();
+        let pin = pins.pin(self.provider.name(), name).filter(|_| self.is_reviewed());
+        pin.map_or(AcceptedReads::None, |pin| pin.accepted_reads(fingerprint, self.hash))
+    }
+
+    /// Returns the facts about these calls of the tool, and the part of the policy's decision that is known before any call.
+    pub fn rule(&self, calls: RuledCalls) -> (ToolFacts, Ruling) {
+        let Self { policy, provider, def, hash } = *self;
+        let fingerprint = provider.as_provider().target_fingerprint();
+        let (only_reads, operation) = match calls {
+            RuledCalls::All => (false, None),
+            RuledCalls::Reads => (true, None),
+            RuledCalls::Operation(operation) => (false, Some(operation)),
+        };
+        let mut definition_status = DefinitionStatus::Module;
+        let mut reads = self.accepted_reads(&def.name);
+        if self.is_reviewed() {
+            let status = |name: &str| policy.pins().status((provider.name(), fingerprint), name, hash);
+            definition_status = status(&def.name);
+            // An operation can be accepted alone, unless the definition of the tool is new or has changed.
+            let known_operation = operation
+                .as_ref()
+                .filter(|operation| operation.status == OperationStatus::Known && definition_status.mark().is_none());
+            let name = known_operation.map(|operation| qualified_operation(&def.name, &operation.name));
+            if let Some(name) = name.filter(|name| status(name) == DefinitionStatus::Accepted) {
+                definition_status = DefinitionStatus::Accepted;
+                if reads == AcceptedReads::None {
+                    reads = self.accepted_reads(&name);
+                }
             }
         }
+        let annotations = match reads {
+            _ if only_reads => ToolAnnotations { read_only_hint: true, destructive_hint: false, ..def.annotations },
+            AcceptedReads::All => ToolAnnotations { read_only_hint: true, destructive_hint: false, ..def.annotations },
+            // The reviewer vouched for some calls only, so the tool does not only read, whatever it declares.
+            AcceptedReads::Sql => ToolAnnotations { read_only_hint: false, ..def.annotations },
+            AcceptedReads::None => def.annotations,
+        };
+        let facts = ToolFacts {
+            name: def.name.clone(),
+            operation,
+            server: provider.name().to_owned(),
+            annotations,
+            hash: hash.to_owned(),
+            server_fingerprint: fingerprint.to_owned(),
+            definition_status,
+            server_is_trusted: provider.as_provider().has_trusted_annotations(),
+            // Definitions that an upstream wrote are never the gateway's own.
+            self_service: def.self_service && def.raw.is_none(),
+        };
+        let ruling = policy.ruling(&facts);
+        (facts, ruling)
     }
-    let annotations = match reads {
-        _ if only_reads => ToolAnnotations { read_only_hint: true, destructive_hint: false, ..def.annotations },
-        AcceptedReads::All => ToolAnnotations { read_only_hint: true, destructive_hint: false, ..def.annotations },
-        // The reviewer vouched for some calls only, so the tool does not only read, whatever it declares.
-        AcceptedReads::Sql => ToolAnnotations { read_only_hint: false, ..def.annotations },
-        AcceptedReads::None => def.annotations,
-    };
-    let facts = ToolFacts {
-        name: def.name.clone(),
-        operation,
-        server: provider.name().to_owned(),
-        annotations,
-        hash: hash.to_owned(),
-        server_fingerprint: fingerprint.to_owned(),
-        definition_status,
-        server_is_trusted: provider.as_provider().has_trusted_annotations(),
-        // Definitions that an upstream wrote are never the gateway's own.
-        self_service: def.self_service && def.raw.is_none(),
-    };
-    let ruling = policy.ruling(&facts);
-    (facts, ruling)
 }
 
 /// Returns the refusal of a subject by the policy, if there is one, whether or not the refusal is enforced.

@@ -142,12 +142,20 @@ fn notify_when_connected(scope: ToolCallScope<'_>, upstream: Arc<Upstream>, elic
     notify_when(scope.exchange, &scope.runner.long_requests, elicitation_id, MAX_NOTIFICATION_WAIT, is_connected);
 }
 
-/// Answers a call that failed with this error. `may_ask` is `false` if the client was asked to open the page already.
+/// States whether the client of a call was asked to open the page on which its person connects a server.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum PageRequest {
+    NotSent,
+    /// The client has answered, and is not asked again.
+    Answered,
+}
+
+/// Answers a call that failed with this error.
 pub(super) async fn answer_refused_call(
     scope: ToolCallScope<'_>,
     request: &Request<'_>,
     mut error: McpError,
-    may_ask: bool,
+    page_request: PageRequest,
 ) -> Result<Reply, McpError> {
     let ToolCallScope { exchange, table, .. } = scope;
     let name = request.tool_call()?.name;
@@ -171,7 +179,7 @@ pub(super) async fn answer_refused_call(
             }
             return Err(required);
         }
-        if may_ask {
+        if page_request == PageRequest::NotSent {
             let params = params.to_string();
             let result = input_required_result([(INPUT_KEY, ELICITATION, Some(&*params))], None, SERVER_META);
             return Ok(Reply { is_pending: true, ..Reply::verbatim(result) });

@@ -4,8 +4,11 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::lists::hint_for_tools;
-use crate::{extension::OWN_EXTENSIONS, limits::RequestLimits, status::GatewayStatus};
+use super::{
+    extension_methods::{EXTENSION_KINDS, shared_extensions},
+    lists::hint_for_tools,
+};
+use crate::gateway::{limits::RequestLimits, status::GatewayStatus};
 use countersign_exchange::{
     context::Exchange,
     facts::ClientFacts,
@@ -36,9 +39,6 @@ pub fn capabilities(revision: Revision) -> Value {
     out
 }
 
-/// The capabilities that a client and the servers behind the gateway agree on without it.
-const EXTENSION_KINDS: [&str; 2] = ["experimental", "extensions"];
-
 /// Adds the gateway's capabilities to a result, and returns it as JSON text. They include the extensions and experimental
 /// capabilities that both the client and an upstream declare. If several upstreams declare the same one, the first one's
 /// declaration is used.
@@ -49,18 +49,14 @@ fn add_capabilities(result: &Value, table: &RouteTable, revision: Revision, clie
         members.push(("tasks", r#"{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}"#.to_owned()));
     }
     for kind in EXTENSION_KINDS {
-        let declared = json::member(client_capabilities, kind).unwrap_or("{}");
         let mut shared: Vec<(String, String)> = Vec::new();
         // Every client is offered tasks, because a client declares the extension only in requests that want them.
         if kind == "extensions" && revision == Revision::MODERN {
             shared.push((task::TASKS_EXTENSION.to_owned(), "{}".to_owned()));
         }
         for negotiated in table.providers().iter().filter_map(|p| p.upstream()?.negotiated()) {
-            let offered = json::member(negotiated.capabilities.get(), kind).unwrap_or("{}");
-            for extension in json::members(offered) {
-                let is_listed =
-                    OWN_EXTENSIONS.contains(&&*extension.key) || shared.iter().any(|(key, _)| *key == extension.key);
-                if !is_listed && json::member(declared, &extension.key).is_some() {
+            for extension in shared_extensions(kind, client_capabilities, &negotiated) {
+                if !shared.iter().any(|(key, _)| *key == extension.key) {
                     shared.push((extension.key.into_owned(), extension.value.to_owned()));
                 }
             }

@@ -17,9 +17,9 @@ use super::{
     ItemRequest,
     resources::{reserve_memory, upstream_of_uri},
     tasks::{TaskSources, listen as tasks},
-    upstream_wait::RouteFinder,
 };
-use crate::{limits::RequestLimits, policy::admit, server::Routing};
+use crate::{gateway::server::Routing, policy::admit};
+use countersign_bridge::tasks::TaskListener;
 use countersign_domain::policy::Subject;
 use countersign_exchange::{
     context::Exchange,
@@ -28,7 +28,6 @@ use countersign_exchange::{
     memory::MemoryBudget,
     reply::{RelatedChannel, Reply},
     slots::EvictableStream,
-    state::Cancellation,
 };
 use countersign_protocol::{
     ErrorKind, McpError, encode,
@@ -51,9 +50,9 @@ pub async fn listen(
     memory: &Arc<MemoryBudget>,
     sources: TaskSources<'_>,
 ) -> Result<Reply, McpError> {
-    let ItemRequest { exchange, request, cancel, finder, limits } = item;
+    let ItemRequest { exchange, request, cancel, .. } = item;
     let params: params::ListenParams<'_> = params::parse(request.params)?;
-    let Routing { routes, router, long_requests, .. } = finder.routing;
+    let Routing { routes, router, long_requests, .. } = item.finder.routing;
     let (last_sent, evicted) = (Arc::new(AtomicU64::new(eviction::now())), CancellationToken::new());
     let activity = {
         let last_sent = Arc::clone(&last_sent);
@@ -62,7 +61,7 @@ pub async fn listen(
     let _slot =
         long_requests.admit_stream(&exchange.identity.principal, EvictableStream::new(activity, evicted.clone()))?;
     let requested = params.notifications;
-    let uris = find_subscriptions(exchange, finder, limits, requested.resource_subscriptions, cancel).await?;
+    let uris = find_subscriptions(item, requested.resource_subscriptions).await?;
     let _share = reserve_memory(memory, &exchange.identity.principal.name, uris.iter().map(String::as_str))?;
     let tasks = tasks::find_observable(exchange, sources, &requested.task_ids).await?;
     let filter = ListenFilter {
@@ -93,7 +92,8 @@ pub async fn listen(
             own_link_subscriptions.subscribe(upstream, uri).await;
         }
         router.send(Acknowledge { key: listener.key, refused }).await.map_err(|_| McpError::shutting_down())?;
-        tasks::watch(exchange, sources.reviews, tasks, request.id.as_json(), &*sink).await;
+        let listener = TaskListener { exchange, subscription: request.id.as_json(), sink: &*sink };
+        tasks::watch(listener, sources.reviews, tasks).await;
         Ok::<(), McpError>(())
     };
     // On a shared channel the client also gets a cancellation (2026-07-28/basic/patterns/cancellation: a server must, if it
@@ -123,13 +123,8 @@ pub async fn listen(
 ///
 /// # Errors
 /// A URI is too long, or there are too many.
-async fn find_subscriptions(
-    exchange: &Exchange,
-    mut finder: RouteFinder<'_>,
-    limits: &RequestLimits,
-    requested: Vec<Cow<'_, str>>,
-    cancel: &Cancellation,
-) -> Result<HashSet<String>, McpError> {
+async fn find_subscriptions(item: ItemRequest<'_>, requested: Vec<Cow<'_, str>>) -> Result<HashSet<String>, McpError> {
+    let ItemRequest { exchange, cancel, mut finder, limits, .. } = item;
     for uri in &requested {
         check_uri(limits.max_uri, "notifications.resourceSubscriptions", uri)?;
     }

@@ -36,7 +36,7 @@ pub fn render_page<'a, T>(
     // A list that fits on one page needs no generation.
     let generation = LazyCell::new(|| hash_ids(items.iter().map(id)));
     let start = match cursor {
-        Some(cursor) => cursor::start_offset(key, Some(cursor), Some(*generation))?,
+        Some(cursor) => cursor::start_offset(key, cursor, *generation)?,
         None => 0,
     };
     let start = usize::try_from(start).unwrap_or(usize::MAX);
@@ -55,7 +55,7 @@ pub fn render_page<'a, T>(
     }
     out.push(']');
     if next < items.len() {
-        let next = Cursor { offset: next as u64, generation: Some(*generation) };
+        let next = Cursor { offset: next as u64, generation: *generation };
         out.push_str(&format!(r#","nextCursor":"{}""#, cursor::encode(key, next)));
     }
     out.push('}');
@@ -144,7 +144,7 @@ mod tests {
     fn only_entries_of_page_are_serialized() {
         let written = std::cell::Cell::new(0);
         let all: Vec<String> = (0..10_000).map(|n| n.to_string()).collect();
-        let generation = Some(hash_ids(all.iter().map(String::as_str)));
+        let generation = hash_ids(all.iter().map(String::as_str));
         let last = cursor::encode("tools", Cursor { offset: 9_990, generation });
         let text = |item| {
             written.set(written.get() + 1);

@@ -7,6 +7,7 @@
 
 pub mod account_connection;
 mod client_questions;
+pub mod extension_methods;
 pub mod lifecycle;
 pub mod listen;
 pub mod lists;
@@ -19,13 +20,13 @@ pub mod tool_call;
 pub mod tools;
 pub mod upstream_wait;
 
-use crate::limits::RequestLimits;
+use crate::gateway::limits::RequestLimits;
 use countersign_exchange::{context::Exchange, state::Cancellation};
 use countersign_protocol::{Method, envelope::Request, params};
 use countersign_routing::RouteTable;
 use upstream_wait::RouteFinder;
 
-/// A request about prompts or resources, and the parts of the gateway that all handlers of such requests use.
+/// A request about prompts or resources, or for news of them, and the parts of the gateway that handlers of such requests use.
 pub struct ItemRequest<'a> {
     pub exchange: &'a Exchange,
     pub request: &'a Request<'a>,

@@ -3,27 +3,23 @@
 use super::{
     client_questions::ClientQuestions,
     reviewed::finished_call::FinishedCall,
-    tool_call::{ToolCall, ToolOutcome, arguments_or_empty},
+    tool_call::{ToolOutcome, arguments_or_empty, input_responses},
+    tools::ProviderCall,
 };
-use crate::{policy::AdmittedCall, server::CallRunner};
-use countersign_exchange::{context::Exchange, state::Cancellation};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::CallContext;
 
 /// Runs a call of a module's tool with valid arguments.
-pub(super) async fn run_module(
-    exchange: &Exchange,
-    runner: &CallRunner,
-    admitted: &AdmittedCall,
-    call: &ToolCall<'_>,
-    cancel: &Cancellation,
-) -> Result<ToolOutcome, McpError> {
-    let route = admitted.route();
-    let questions = route.def.long_running.then(|| ClientQuestions::for_call(exchange, call.responses)).flatten();
+pub(super) async fn run_module(call: &ProviderCall<'_>) -> Result<ToolOutcome, McpError> {
+    let ProviderCall { exchange, runner, cancel, request, .. } = *call;
+    let route = call.admitted.route();
+    let responses = input_responses(exchange, request);
+    let questions = route.def.long_running.then(|| ClientQuestions::for_call(exchange, responses)).flatten();
     let (inquirer, mut questions) = questions.unzip();
     let meter = Some(runner.limiter.meter(&exchange.identity.principal));
-    let context = CallContext { inquirer, meter, ..exchange.call_context(cancel, call.progress_token) };
-    let arguments = arguments_or_empty(call.arguments)?;
+    let progress_token = request.meta()?.progress_token;
+    let context = CallContext { inquirer, meter, ..exchange.call_context(cancel, progress_token) };
+    let arguments = arguments_or_empty(request.tool_call()?.arguments)?;
     let work = route.provider.as_provider().call(&route.def.name, arguments, &context);
     let result = if route.def.long_running {
         // The tool may wait for a person, so there is no timeout. The gateway bounds only the number of such calls.

@@ -9,7 +9,7 @@ use super::{
     lists::{self, render_page},
 };
 use crate::policy::{ListFilter, admit};
-use countersign_bridge::{self, Bridge, Call, RequestKind, request};
+use countersign_bridge::{self, Bridge, Call, RequestedItem};
 use countersign_domain::policy::Subject;
 use countersign_exchange::{context::Exchange, facts::check_uri, reply::Reply};
 use countersign_protocol::{
@@ -49,10 +49,9 @@ pub async fn get(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, M
     admit(exchange, &finder.table, &route.provider, Subject::Prompt(&route.def.name))?;
     let module = match &route.provider {
         RouteTarget::Upstream(upstream) => {
-            let item =
-                request::RequestedItem::Name(upstream.names.upstream_name(&route.def.name).unwrap_or(&route.def.name));
-            return countersign_bridge::call(Call::new(exchange, bridge, upstream, RequestKind::Prompt, item, request))
-                .await;
+            let name = upstream.names.upstream_name(&route.def.name).unwrap_or(&route.def.name);
+            let call = Call::new(exchange, bridge, upstream, RequestedItem::Prompt(name), request);
+            return countersign_bridge::call(call).await;
         }
         RouteTarget::Module(module) => module,
     };
@@ -157,8 +156,7 @@ async fn complete_upstream(
     }
     let reference = request.params.and_then(|params| member(params.get(), "ref")).unwrap_or("{}");
     let reference = upstream.names.upstream_reference(reference);
-    let item = request::RequestedItem::Reference(&reference);
-    let call = Call::new(exchange, bridge, upstream, RequestKind::Completion, item, request);
+    let call = Call::new(exchange, bridge, upstream, RequestedItem::Completion(&reference), request);
     let reply = countersign_bridge::call(call).await?;
     Ok(match truncate_values(&reply.json) {
         Some(json) => Reply { json, ..reply },

@@ -9,18 +9,16 @@ use super::{
     lists::{self, render_page},
 };
 use crate::{
-    limits::RequestLimits,
+    gateway::{limits::RequestLimits, server::Routing},
     policy::{ListFilter, admit},
-    server::Routing,
 };
-use countersign_bridge::{self, Bridge, Call, RequestKind, request};
+use countersign_bridge::{self, Bridge, Call, RequestedItem};
 use countersign_domain::policy::Subject;
 use countersign_exchange::{
     context::Exchange,
     facts::check_uri,
     memory::{MemoryBudget, MemoryShare},
     reply::{CacheHint, Reply},
-    state::Cancellation,
 };
 use countersign_protocol::{ErrorKind, McpError, envelope::Request, params};
 use countersign_provider::{CallContext, Provider as _, ResourceDef};
@@ -52,13 +50,9 @@ pub fn reserve_memory<'a>(
 
 /// Answers `resources/list` with the resources of all providers, in the order of the providers. Modules are asked now;
 /// the lists of upstreams are in the route table, except those of people's own accounts.
-pub async fn list(
-    exchange: &Exchange,
-    table: &RouteTable,
-    limits: &RequestLimits,
-    request: &Request<'_>,
-    cancel: &Cancellation,
-) -> Result<Reply, McpError> {
+pub async fn list(item: ItemRequest<'_>) -> Result<Reply, McpError> {
+    let ItemRequest { exchange, request, cancel, finder, limits } = item;
+    let table = &**finder.table;
     let params: params::ListParams<'_> = params::parse(request.params)?;
     let revision = exchange.revision();
     table.refresh_stale_lists();
@@ -149,9 +143,9 @@ pub async fn read(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, 
     admit(exchange, &finder.table, &provider, Subject::Resource(&params.uri))?;
     let module = match &provider {
         RouteTarget::Upstream(upstream) => {
-            let item = request::RequestedItem::Uri(upstream.names.upstream_uri(&params.uri).unwrap_or(&params.uri));
-            let call = Call::new(exchange, bridge, upstream, RequestKind::Resource, item, request);
-            return countersign_bridge::call(Call { uri: Some(&params.uri), ..call }).await;
+            let uri = upstream.names.upstream_uri(&params.uri).unwrap_or(&params.uri);
+            let item = RequestedItem::Resource { uri, exposed_uri: &params.uri };
+            return countersign_bridge::call(Call::new(exchange, bridge, upstream, item, request)).await;
         }
         RouteTarget::Module(module) => module,
     };

@@ -6,14 +6,14 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{
-    reviewed::finished_call::{ChangeOutcome, FinishedCall, outcome_of},
+    reviewed::finished_call::{FinishedCall, outcome_of},
     upstream_wait::RouteFinder,
 };
-use crate::{
+use crate::gateway::{
+    local_tasks::LocalTasks,
     server::{CallRunner, Reviews},
-    state::local_tasks::LocalTasks,
 };
-use countersign_bridge::tasks;
+use countersign_bridge::{CallTraits, tasks};
 use countersign_domain::changes::{
     CHANGE_ID_PREFIX, Change,
     plan::{MAX_CLIENT_ID_BYTES, MAX_TITLE_BYTES, plan_id},
@@ -33,10 +33,23 @@ use countersign_review::{
 };
 use countersign_routing::{RouteTable, ToolRoute};
 
-/// A call whose arguments the gateway checks.
-pub(super) struct ToolCall<'a> {
-    /// A JSON object. An absent one counts as empty.
-    pub arguments: Option<&'a RawValue>,
+/// A `tools/call` whose tool was found.
+#[derive(Clone, Copy)]
+pub(super) struct RoutedCall<'a> {
+    pub scope: ToolCallScope<'a>,
+    pub request: &'a Request<'a>,
+    pub route: &'a Arc<ToolRoute>,
+    /// A JSON object, which is empty if the request has no arguments.
+    pub arguments: &'a RawValue,
+    pub traits: CallTraits,
+}
+
+/// A call that may become a change or continues one, with what its request says about that.
+pub(super) struct ReviewedCall<'a> {
+    pub scope: ToolCallScope<'a>,
+    pub route: &'a Arc<ToolRoute>,
+    /// See [`RoutedCall::arguments`].
+    pub arguments: &'a RawValue,
     pub idempotency_key: Option<Cow<'a, str>>,
     /// The agent's reason for the call.
     pub reason: Option<Cow<'a, str>>,
@@ -45,34 +58,36 @@ pub(super) struct ToolCall<'a> {
     /// `true` if the client accepts a task as the answer.
     pub accepts_task: bool,
     /// `requestState` of a call that its client has repeated.
-    pub state: Option<Cow<'a, str>>,
+    pub request_state: Option<Cow<'a, str>>,
     /// `inputResponses` of a repeated call, as JSON.
     pub responses: Option<&'a str>,
     /// The plan of which the call is a step.
     pub plan: Option<PlanAnnouncement>,
 }
 
-impl<'a> ToolCall<'a> {
-    /// Reads a call from its request.
+impl<'a> ReviewedCall<'a> {
+    /// Reads what the request of a call says about its review.
     ///
     /// # Errors
     /// `INVALID_PARAMS`.
-    pub fn new(exchange: &Exchange, request: &'a Request<'_>) -> Result<Self, McpError> {
-        let object = request.outlined_params().object;
-        let is_modern = exchange.is_modern();
-        let accepts_task = match is_modern {
+    pub fn new(call: &RoutedCall<'a>) -> Result<Self, McpError> {
+        let RoutedCall { scope, request, route, arguments, .. } = *call;
+        let exchange = scope.exchange;
+        let accepts_task = match exchange.is_modern() {
             true => task::is_extension_declared(&exchange.facts.capabilities),
-            false => tasks::is_requested(exchange, &object),
+            false => tasks::is_requested(exchange, &request.outlined_params().object),
         };
         let meta = request.meta()?;
         Ok(Self {
-            arguments: request.tool_call()?.arguments,
+            scope,
+            route,
+            arguments,
             idempotency_key: meta.idempotency_key,
             reason: meta.reason,
             progress_token: meta.progress_token,
             accepts_task,
-            state: request_state(exchange, request),
-            responses: object.member("inputResponses").filter(|responses| is_modern && responses.starts_with('{')),
+            request_state: request_state(exchange, request),
+            responses: input_responses(exchange, request),
             plan: meta.plan.map(|plan| parse_announcement(exchange, plan)).transpose()?,
         })
     }
@@ -116,7 +131,7 @@ fn parse_announcement(exchange: &Exchange, json: &str) -> Result<PlanAnnouncemen
 pub struct ToolCallScope<'a> {
     pub exchange: &'a Exchange,
     pub cancel: &'a Cancellation,
-    /// See [`crate::RequestScope::table`].
+    /// See [`crate::gateway::server::RequestScope::table`].
     pub table: &'a RouteTable,
     pub runner: &'a CallRunner,
     pub reviews: &'a Arc<Reviews>,
@@ -147,8 +162,8 @@ impl ToolOutcome {
     /// Returns the outcome of a call from the current state of its change.
     pub fn from_change(change: Arc<Change>) -> Self {
         match outcome_of(&change) {
-            Some(ChangeOutcome::Result(finished)) => Self::Finished(finished, Some(change.id.clone())),
-            Some(ChangeOutcome::Error(error)) => Self::Failed(error),
+            Some(Ok(finished)) => Self::Finished(finished, Some(change.id.clone())),
+            Some(Err(error)) => Self::Failed(error),
             None => Self::Pending(change),
         }
     }
@@ -191,6 +206,12 @@ pub(super) fn request_state<'a>(exchange: &Exchange, request: &'a Request<'_>) -
     request.outlined_params().object.member("requestState").filter(|_| exchange.is_modern()).and_then(string)
 }
 
+/// Returns the `inputResponses` of a call that its stateless client has repeated, a JSON object.
+pub(super) fn input_responses<'a>(exchange: &Exchange, request: &'a Request<'_>) -> Option<&'a str> {
+    let responses = request.outlined_params().object.member("inputResponses")?;
+    (exchange.is_modern() && responses.starts_with('{')).then_some(responses)
+}
+
 /// Returns `true` if the `requestState` of a call names a change. Every state counts for modules, which issue no others;
 /// [`super::reviewed::resume`] refuses foreign ones.
 pub(super) fn continues_change(exchange: &Exchange, request: &Request<'_>, route: &ToolRoute) -> bool {
@@ -203,6 +224,17 @@ pub(super) fn arguments_or_empty(arguments: Option<&RawValue>) -> Result<&RawVal
     arguments
         .or_else(|| trusted_raw_value("{}"))
         .ok_or_else(|| McpError::new(ErrorKind::Internal, "an empty object is not JSON"))
+}
+
+/// Returns the arguments of a call with those that its module has noted for the session (`SessionNotes`), such as the active
+/// project. Returns `None` if there are none.
+pub(super) fn complete_arguments(
+    exchange: &Exchange,
+    route: &ToolRoute,
+    arguments: &RawValue,
+) -> Result<Option<Box<RawValue>>, McpError> {
+    let Some(notes) = exchange.notes().filter(|_| route.provider.upstream().is_none()) else { return Ok(None) };
+    route.provider.as_provider().complete_arguments(&route.def.name, arguments, notes)
 }
 
 /// Finds the tool of a call, if need be after a wait for its server.

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use serde_json::value::RawValue;
-
 use super::{
-    account_connection,
+    account_connection::{self, PageRequest},
     lists::{hint_for_tools, render_page},
     module_call::run_module,
     reviewed::{
@@ -17,20 +15,17 @@ use super::{
     },
     tasks,
     tool_call::{
-        ToolCall, ToolCallScope, ToolOutcome, arguments_or_empty, continues_change, find_route, has_meta, is_plan_tool,
-        pending_reply, request_state,
+        ReviewedCall, RoutedCall, ToolCallScope, ToolOutcome, arguments_or_empty, complete_arguments, continues_change,
+        find_route, has_meta, is_plan_tool, pending_reply, request_state,
     },
     upstream_wait::RouteFinder,
 };
 use crate::{
+    gateway::server::CallRunner,
     owned_messages::OwnedRequest,
     policy::{self, Admission, AdmittedCall, Counting, JudgedCall},
-    server::CallRunner,
 };
-use countersign_bridge::{
-    self, CallPlan,
-    request::{RequestKind, RequestedItem},
-};
+use countersign_bridge::{self, CallTraits, RequestedItem};
 use countersign_domain::policy::Verdict;
 use countersign_exchange::{context::Exchange, reply::Reply, state::Cancellation};
 use countersign_protocol::{
@@ -66,11 +61,11 @@ pub async fn call_tool(
     if let Some(answer) = find_account_answer(scope.exchange, request) {
         let continued = async {
             let request = account_connection::await_connection(scope, request, answer).await?;
-            call_or_ask_for_account(scope, finder, &request.as_request(), false).await
+            call_or_ask_for_account(scope, finder, &request.as_request(), PageRequest::Answered).await
         };
         return Box::pin(continued).await;
     }
-    call_or_ask_for_account(scope, finder, request, true).await
+    call_or_ask_for_account(scope, finder, request, PageRequest::NotSent).await
 }
 
 /// Returns the answer of a stateless client to the request to connect an account, as JSON.
@@ -81,16 +76,15 @@ fn find_account_answer<'a>(exchange: &Exchange, request: &'a Request<'_>) -> Opt
     member(request.outlined_params().object.member("inputResponses")?, account_connection::INPUT_KEY)
 }
 
-/// Makes a call. If the person of the caller must connect an account first, the client is asked for that, unless it was
-/// asked already (`may_ask`).
+/// Makes a call. If the person of the caller must connect an account first, the client is asked for that once.
 async fn call_or_ask_for_account(
     scope: ToolCallScope<'_>,
     finder: RouteFinder<'_>,
     request: &Request<'_>,
-    may_ask: bool,
+    page_request: PageRequest,
 ) -> Result<Reply, McpError> {
     match answer_call(scope, finder, request).await {
-        Err(error) => Box::pin(account_connection::answer_refused_call(scope, request, error, may_ask)).await,
+        Err(error) => Box::pin(account_connection::answer_refused_call(scope, request, error, page_request)).await,
         reply => reply,
     }
 }
@@ -101,100 +95,79 @@ async fn call_or_ask_for_account(
 /// memory.
 async fn answer_call(
     scope: ToolCallScope<'_>,
-    finder: RouteFinder<'_>,
+    mut finder: RouteFinder<'_>,
     request: &Request<'_>,
 ) -> Result<Reply, McpError> {
-    let ToolCallScope { exchange, cancel, runner, .. } = scope;
+    let exchange = scope.exchange;
     let params = request.tool_call()?;
-    let mut finder = finder;
     let route = find_route(&mut finder, &params.name).await?;
-    let is_module = route.provider.upstream().is_none();
+    let arguments = arguments_or_empty(params.arguments)?;
     let completed_call;
     let completed_request;
-    let (request, arguments) = match is_module.then(|| complete_arguments(exchange, &route, request, params.arguments))
-    {
-        Some(Err(error)) => return failure_reply(exchange, &route, error),
-        Some(Ok(Some(completed))) => {
-            completed_call = completed;
+    let (request, arguments) = match complete_arguments(exchange, &route, arguments) {
+        Err(error) => return failure_reply(exchange, &route, error),
+        Ok(Some(completed)) => {
+            let edits = [("arguments", MemberEdit::Set(completed.get()))];
+            completed_call = OwnedRequest::with_edits(request, &edits)?;
             completed_request = completed_call.as_request();
-            (&completed_request, completed_request.tool_call()?.arguments)
+            (&completed_request, arguments_or_empty(completed_request.tool_call()?.arguments)?)
         }
-        Some(Ok(None)) | None => (request, params.arguments),
+        Ok(None) => (request, arguments),
     };
-    let call_plan = classify(exchange, &route, request);
-    if is_plan_tool(&route) && !call_plan.wants_task {
-        let key = request.meta()?.idempotency_key;
-        let outcome = Box::pin(plans::propose_plan(scope, &mut finder, &route, arguments, key)).await;
-        return to_tool_failure(outcome, &route)?.into_reply(exchange.revision());
-    }
-    if has_meta(request, keys::PLAN) || (call_plan.is_retry && continues_change(exchange, request, &route)) {
-        return Box::pin(propose_step_or_resume(scope, request, &route)).await;
-    }
-    if is_module && call_plan.wants_task && !route.ruling.may_review() {
-        return Err(tasks::local::forbidden_task_error());
-    }
-    // Awaited one after the other: each level of futures around a call would copy it.
-    match decide(scope, request, &route, arguments_or_empty(arguments)?, call_plan).await? {
-        NextStep::Answer(reply) => Ok(reply),
-        NextStep::Run(admitted, call_plan) => {
-            pass_to_provider(exchange, runner, request, admitted, call_plan, cancel).await
+    let traits = classify(exchange, &route, request);
+    // The block ends before the call runs, so that the future of a running call does not hold `call`, too.
+    let next_step = {
+        let call = RoutedCall { scope, request, route: &route, arguments, traits };
+        if is_plan_tool(&route) && !traits.wants_task {
+            let outcome = Box::pin(plans::propose_plan(&call, &mut finder)).await;
+            return to_tool_failure(outcome, &route)?.into_reply(exchange.revision());
         }
+        if has_meta(request, keys::PLAN) || (traits.is_retry && continues_change(exchange, request, &route)) {
+            return Box::pin(propose_step_or_resume(&call)).await;
+        }
+        if route.provider.upstream().is_none() && traits.wants_task && !route.ruling.may_review() {
+            return Err(tasks::local::forbidden_task_error());
+        }
+        decide(&call).await?
+    };
+    // Awaited one after the other: each level of futures around a call would copy it.
+    match next_step {
+        NextStep::Answer(reply) => Ok(reply),
+        NextStep::Run(call) => call.run().await,
     }
 }
 
 /// The next step of a call after the policy's decision.
-enum NextStep {
+enum NextStep<'a> {
     /// The answer to a call that was proposed, refused, asked about or started as a task, or that repeats a change.
     Answer(Reply),
-    Run(AdmittedCall, CallPlan),
+    Run(ProviderCall<'a>),
 }
 
 /// Classifies a call of this tool.
-fn classify(exchange: &Exchange, route: &ToolRoute, request: &Request<'_>) -> CallPlan {
+fn classify(exchange: &Exchange, route: &ToolRoute, request: &Request<'_>) -> CallTraits {
     let upstream = route.provider.upstream().map(|upstream| (&**upstream, route.def.raw.as_deref()));
-    CallPlan::for_tool(exchange, &request.outlined_params().object, upstream)
-}
-
-/// Returns the call of a module's tool with the arguments that the module has noted for the session (`SessionNotes`),
-/// such as the active project. Returns `None` if there are none.
-fn complete_arguments(
-    exchange: &Exchange,
-    route: &ToolRoute,
-    request: &Request<'_>,
-    arguments: Option<&RawValue>,
-) -> Result<Option<OwnedRequest>, McpError> {
-    let Some(notes) = exchange.notes() else { return Ok(None) };
-    let Some(completed) =
-        route.provider.as_provider().complete_arguments(&route.def.name, arguments_or_empty(arguments)?, notes)?
-    else {
-        return Ok(None);
-    };
-    OwnedRequest::with_edits(request, &[("arguments", MemberEdit::Set(completed.get()))]).map(Some)
+    CallTraits::for_tool(exchange, &request.outlined_params().object, upstream)
 }
 
 /// Decides on a call outside of plans, and proposes or refuses it unless it may run. Arguments for modules and of plain HTTP
 /// calls are checked before the policy is asked, and those of other calls that a person is to see after that. An upstream
-/// checks those of an allowed call itself, and [`run_in_task`] those of an allowed call that a module runs as a task.
-async fn decide(
-    scope: ToolCallScope<'_>,
-    request: &Request<'_>,
-    route: &Arc<ToolRoute>,
-    arguments: &RawValue,
-    call_plan: CallPlan,
-) -> Result<NextStep, McpError> {
-    let ToolCallScope { exchange, table, .. } = scope;
+/// checks those of an allowed call itself, and [`ProviderCall::run_as_task`] those of an allowed call that a module runs as a
+/// task.
+async fn decide<'a>(call: &RoutedCall<'a>) -> Result<NextStep<'a>, McpError> {
+    let RoutedCall { scope: ToolCallScope { exchange, .. }, request, route, arguments, traits } = *call;
     let is_checked_before_policy =
-        exchange.transport == Transport::Rest || (route.provider.upstream().is_none() && !call_plan.wants_task);
+        exchange.transport == Transport::Rest || (route.provider.upstream().is_none() && !traits.wants_task);
     if is_checked_before_policy && let Err(error) = validate::check_arguments(route, arguments) {
-        return Box::pin(answer_invalid_call(scope, request, route, None, error)).await.map(NextStep::Answer);
+        return Box::pin(answer_invalid_call(call, None, error)).await.map(NextStep::Answer);
     }
     // The answers to an upstream's questions must reach that same upstream, so a retry has no fallback.
-    let judged = match call_plan.is_retry {
+    let judged = match traits.is_retry {
         true => policy::judge(exchange, route, arguments).await?,
-        false => judge_with_fallback(exchange, table, route, arguments).await?,
+        false => judge_with_fallback(call).await?,
     };
     let is_reviewed = judged.decision.verdict == Verdict::Review;
-    if is_reviewed || call_plan.wants_task {
+    if is_reviewed || traits.wants_task {
         // Neither a change nor a task begins that cannot run without the person's account.
         account_connection::check_connected(exchange, &judged.route).await?;
     }
@@ -204,27 +177,21 @@ async fn decide(
             return Err(reviewed::foreign_state_error());
         }
         if let Err(error) = validate::check_arguments(route, arguments) {
-            return Box::pin(answer_invalid_call(scope, request, route, Some(judged), error))
-                .await
-                .map(NextStep::Answer);
+            return Box::pin(answer_invalid_call(call, Some(judged), error)).await.map(NextStep::Answer);
         }
     }
-    follow_decision(scope, request, route, judged, call_plan).await
+    follow_decision(call, judged).await
 }
 
 /// Answers a call with invalid arguments. If some are missing, the person at the client may be asked for them, and the policy
 /// decides on the complete call. `judged` is its decision on the incomplete call if it was made.
 async fn answer_invalid_call(
-    scope: ToolCallScope<'_>,
-    request: &Request<'_>,
-    route: &Arc<ToolRoute>,
+    call: &RoutedCall<'_>,
     judged: Option<JudgedCall>,
     error: McpError,
 ) -> Result<Reply, McpError> {
-    let ToolCallScope { exchange, cancel, runner, .. } = scope;
-    let call = ToolCall::new(exchange, request)?;
-    let arguments = arguments_or_empty(call.arguments)?;
-    match missing_arguments::ask_for(exchange, &runner.long_requests, route, judged, arguments, &call).await? {
+    let RoutedCall { scope: ToolCallScope { exchange, .. }, route, .. } = *call;
+    match missing_arguments::ask_for(&ReviewedCall::new(call)?, judged).await? {
         Some(MissingArguments::NeedsInput(result)) => {
             ToolOutcome::NeedsInput { result, pending: false }.into_reply(exchange.revision())
         }
@@ -234,152 +201,133 @@ async fn answer_invalid_call(
             }
             // The gateway asked and not the server, so the server must not get the answer.
             let edits = [("arguments", MemberEdit::Set(arguments.get())), ("inputResponses", MemberEdit::Drop)];
-            let completed = OwnedRequest::with_edits(request, &edits)?;
-            let request = completed.as_request();
+            let completed = OwnedRequest::with_edits(call.request, &edits)?;
+            let request = &completed.as_request();
             let judged = policy::judge(exchange, route, &arguments).await?;
             // A stateless client answers a server by repeating its own call, which lacks the arguments.
-            let call_plan = CallPlan { forbids_questions: exchange.is_modern(), ..classify(exchange, route, &request) };
-            match follow_decision(scope, &request, route, judged, call_plan).await? {
+            let traits = CallTraits { forbids_questions: exchange.is_modern(), ..classify(exchange, route, request) };
+            let call = RoutedCall { request, arguments: &arguments, traits, ..*call };
+            match follow_decision(&call, judged).await? {
                 NextStep::Answer(reply) => Ok(reply),
-                NextStep::Run(admitted, call_plan) => {
-                    pass_to_provider(exchange, runner, &request, admitted, call_plan, cancel).await
-                }
+                NextStep::Run(call) => call.run().await,
             }
         }
         None => invalid_arguments_reply(exchange, route, error),
     }
 }
 
-/// Applies the policy's decision on a call to the tool of `route`; `judged` may have the route of its fallback. An admitted
-/// call does not run if it repeats a change by its idempotency key.
-async fn follow_decision(
-    scope: ToolCallScope<'_>,
-    request: &Request<'_>,
-    route: &Arc<ToolRoute>,
-    judged: JudgedCall,
-    call_plan: CallPlan,
-) -> Result<NextStep, McpError> {
-    let ToolCallScope { exchange, runner, local_tasks, .. } = scope;
-    let counting = if call_plan.resumes_parked_call { Counting::AlreadyCounted } else { Counting::Count };
+/// Applies the policy's decision on a call; `judged` may have the route of its fallback. An admitted call does not run if it
+/// repeats a change by its idempotency key.
+async fn follow_decision<'a>(call: &RoutedCall<'a>, judged: JudgedCall) -> Result<NextStep<'a>, McpError> {
+    let RoutedCall { scope, request, route, traits, .. } = *call;
+    let ToolCallScope { exchange, cancel, runner, local_tasks, .. } = scope;
+    let counting = if traits.resumes_parked_call { Counting::AlreadyCounted } else { Counting::Count };
     let admitted = match judged.apply_decision(exchange, counting) {
         Ok(Admission::Run(admitted)) => admitted,
-        Ok(Admission::Review(judged)) => {
-            return Box::pin(propose(scope, request, &judged)).await.map(NextStep::Answer);
-        }
+        Ok(Admission::Review(judged)) => return Box::pin(propose(call, &judged)).await.map(NextStep::Answer),
         Err(error) => return failure_reply(exchange, route, error).map(NextStep::Answer),
     };
     if has_meta(request, keys::IDEMPOTENCY_KEY)
-        && let Some(reply) = Box::pin(answer_repeat(scope, request, route)).await?
+        && let Some(reply) = Box::pin(answer_repeat(call)).await?
     {
         return Ok(NextStep::Answer(reply));
     }
     let admitted_route = admitted.route();
-    let call_plan =
-        if Arc::ptr_eq(admitted_route, route) { call_plan } else { classify(exchange, admitted_route, request) };
+    let traits = if Arc::ptr_eq(admitted_route, route) { traits } else { classify(exchange, admitted_route, request) };
     let may_run_here = || admitted_route.may_review() || admitted_route.provider.is_module();
-    if call_plan.wants_task && !call_plan.is_upstream_task && may_run_here() {
-        let started = tasks::local::start(exchange, runner, local_tasks, request, admitted, call_plan);
-        return started.map(NextStep::Answer);
+    let runs_as_local_task = traits.wants_task && !traits.is_upstream_task && may_run_here();
+    let call = ProviderCall { exchange, runner, cancel, request, admitted, traits };
+    if runs_as_local_task {
+        return tasks::local::start(call, local_tasks).map(NextStep::Answer);
     }
-    Ok(NextStep::Run(admitted, call_plan))
+    Ok(NextStep::Run(call))
 }
 
-/// Runs an admitted call in its task. The arguments of a module's tool are checked first.
-///
-/// # Errors
-/// The errors of the call.
-pub async fn run_in_task(
-    exchange: &Exchange,
-    runner: &CallRunner,
-    request: &Request<'_>,
-    admitted: AdmittedCall,
-    call_plan: CallPlan,
-    cancel: &Cancellation,
-) -> Result<Reply, McpError> {
-    let route = admitted.route();
-    if route.provider.upstream().is_none()
-        && let Err(error) = validate::check_arguments(route, arguments_or_empty(request.tool_call()?.arguments)?)
-    {
-        return invalid_arguments_reply(exchange, route, error);
-    }
-    pass_to_provider(exchange, runner, request, admitted, call_plan, cancel).await
+/// An admitted call on the way to its provider.
+pub struct ProviderCall<'a> {
+    pub exchange: &'a Exchange,
+    pub runner: &'a CallRunner,
+    pub cancel: &'a Cancellation,
+    pub request: &'a Request<'a>,
+    pub admitted: AdmittedCall,
+    pub traits: CallTraits,
 }
 
-/// Runs an admitted call. The arguments of a module's tool must be valid.
-async fn pass_to_provider(
-    exchange: &Exchange,
-    runner: &CallRunner,
-    request: &Request<'_>,
-    admitted: AdmittedCall,
-    call_plan: CallPlan,
-    cancel: &Cancellation,
-) -> Result<Reply, McpError> {
-    let route = admitted.route();
-    let Some(upstream) = route.provider.upstream() else {
-        let call = ToolCall::new(exchange, request)?;
-        let outcome = Box::pin(run_module(exchange, runner, &admitted, &call, cancel)).await;
-        return to_tool_failure(outcome, route)?.into_reply(exchange.revision());
-    };
-    if route.is_connect_tool() {
-        return Box::pin(account_connection::answer_connect_tool(exchange, upstream)).await;
-    }
-    let call = countersign_bridge::Call {
-        exchange,
-        bridge: &runner.bridge,
-        upstream,
-        request_kind: RequestKind::Tool,
-        item: RequestedItem::Name(upstream.names.upstream_name(&route.def.name).unwrap_or(&route.def.name)),
-        uri: None,
-        request,
-        definition: route.def.raw.as_deref(),
-        headers: &route.param_headers,
-        is_read_only: route.is_read_only(),
-        plan: call_plan,
-    };
-    match countersign_bridge::call(call).await {
-        Err(error) if error.passthrough.is_none() && is_for_model(&error) => {
-            Ok(countersign_bridge::tool_error_reply(&error))
+impl ProviderCall<'_> {
+    /// Runs the call in its task. The arguments of a module's tool are checked first.
+    ///
+    /// # Errors
+    /// The errors of the call.
+    pub async fn run_as_task(self) -> Result<Reply, McpError> {
+        let route = self.admitted.route();
+        if route.provider.upstream().is_none()
+            && let Err(error) =
+                validate::check_arguments(route, arguments_or_empty(self.request.tool_call()?.arguments)?)
+        {
+            return invalid_arguments_reply(self.exchange, route, error);
         }
-        outcome => outcome,
+        self.run().await
+    }
+
+    /// Runs the call. The arguments of a module's tool must be valid.
+    async fn run(self) -> Result<Reply, McpError> {
+        let Self { exchange, runner, request, traits, .. } = self;
+        let route = self.admitted.route();
+        let Some(upstream) = route.provider.upstream() else {
+            let outcome = Box::pin(run_module(&self)).await;
+            return to_tool_failure(outcome, route)?.into_reply(exchange.revision());
+        };
+        if route.is_connect_tool() {
+            return Box::pin(account_connection::answer_connect_tool(exchange, upstream)).await;
+        }
+        let call = countersign_bridge::Call {
+            exchange,
+            bridge: &runner.bridge,
+            upstream,
+            item: RequestedItem::Tool(upstream.names.upstream_name(&route.def.name).unwrap_or(&route.def.name)),
+            request,
+            definition: route.def.raw.as_deref(),
+            headers: &route.param_headers,
+            is_read_only: route.is_read_only(),
+            traits,
+        };
+        match countersign_bridge::call(call).await {
+            Err(error) if error.passthrough.is_none() && is_for_model(&error) => {
+                Ok(countersign_bridge::tool_error_reply(&error))
+            }
+            outcome => outcome,
+        }
     }
 }
 
 /// Proposes a call with valid arguments as a change.
-async fn propose(scope: ToolCallScope<'_>, request: &Request<'_>, judged: &JudgedCall) -> Result<Reply, McpError> {
-    let call = ToolCall::new(scope.exchange, request)?;
-    let outcome = reviewed::review(scope, judged, arguments_or_empty(call.arguments)?, &call).await;
-    reply_to_review(scope, &call, to_tool_failure(outcome, &judged.route)?)
+async fn propose(call: &RoutedCall<'_>, judged: &JudgedCall) -> Result<Reply, McpError> {
+    let call = ReviewedCall::new(call)?;
+    let outcome = reviewed::review(&call, judged).await;
+    reply_to_review(&call, outcome)
 }
 
 /// Proposes a step of a plan, for which the policy is asked, or answers a call that continues a change.
-async fn propose_step_or_resume(
-    scope: ToolCallScope<'_>,
-    request: &Request<'_>,
-    route: &Arc<ToolRoute>,
-) -> Result<Reply, McpError> {
-    let call = ToolCall::new(scope.exchange, request)?;
+async fn propose_step_or_resume(call: &RoutedCall<'_>) -> Result<Reply, McpError> {
+    let call = ReviewedCall::new(call)?;
     let outcome = match &call.plan {
-        Some(plan) => plans::propose_step(scope, &call, route, plan).await,
-        None => reviewed::resume(scope, route, &call, call.state.as_deref().unwrap_or_default()).await,
+        Some(plan) => plans::propose_step(&call, plan).await,
+        None => reviewed::resume(&call, call.request_state.as_deref().unwrap_or_default()).await,
     };
-    reply_to_review(scope, &call, to_tool_failure(outcome, route)?)
+    reply_to_review(&call, outcome)
 }
 
 /// Returns the answer to a call that repeats a change by its idempotency key, or `None` if there is no such change.
-async fn answer_repeat(
-    scope: ToolCallScope<'_>,
-    request: &Request<'_>,
-    route: &ToolRoute,
-) -> Result<Option<Reply>, McpError> {
-    let call = ToolCall::new(scope.exchange, request)?;
-    let repeated = reviewed::answer_repeat(scope, route, &call).await.transpose();
-    repeated.map(|outcome| reply_to_review(scope, &call, to_tool_failure(outcome, route)?)).transpose()
+async fn answer_repeat(call: &RoutedCall<'_>) -> Result<Option<Reply>, McpError> {
+    let call = ReviewedCall::new(call)?;
+    let repeated = reviewed::answer_repeat(&call).await.transpose();
+    repeated.map(|outcome| reply_to_review(&call, outcome)).transpose()
 }
 
 /// Returns the answer to a call that may have become a change.
-fn reply_to_review(scope: ToolCallScope<'_>, call: &ToolCall<'_>, outcome: ToolOutcome) -> Result<Reply, McpError> {
-    let ToolCallScope { exchange, reviews, .. } = scope;
-    match outcome {
+fn reply_to_review(call: &ReviewedCall<'_>, outcome: Result<ToolOutcome, McpError>) -> Result<Reply, McpError> {
+    let ToolCallScope { exchange, reviews, .. } = call.scope;
+    match to_tool_failure(outcome, call.route)? {
         ToolOutcome::Pending(change) if call.accepts_task => {
             Ok(Reply { is_pending: true, ..tasks::creation_reply(exchange, reviews, &change, call.progress_token) })
         }
@@ -418,12 +366,8 @@ fn to_tool_failure(outcome: Result<ToolOutcome, McpError>, route: &ToolRoute) ->
 /// Decides on a call. While the circuit of the tool's server is open, the call goes to the configured fallback tool if
 /// the policy allows it there, too. A call that is reviewed stays with its tool, which is the one that the reviewer is
 /// shown. A module is no fallback for arguments that its tool does not accept.
-async fn judge_with_fallback(
-    exchange: &Exchange,
-    table: &RouteTable,
-    route: &Arc<ToolRoute>,
-    arguments: &RawValue,
-) -> Result<JudgedCall, McpError> {
+async fn judge_with_fallback(call: &RoutedCall<'_>) -> Result<JudgedCall, McpError> {
+    let RoutedCall { scope: ToolCallScope { exchange, table, .. }, route, arguments, .. } = *call;
     let judged = policy::judge(exchange, route, arguments).await?;
     let is_refusing = route.provider.upstream().is_some_and(|upstream| upstream.is_refusing());
     let can_answer = |route: &ToolRoute| match route.provider.upstream() {

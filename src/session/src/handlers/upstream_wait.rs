@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::server::Routing;
+use crate::gateway::server::Routing;
 use countersign_domain::principal::Principal;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_routing::{

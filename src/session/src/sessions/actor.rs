@@ -12,19 +12,19 @@ use std::{
 };
 
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, Response, SpawnHandle};
-use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Sessions;
-use crate::frames;
-use countersign_domain::principal::{Credential, Identity};
+use crate::inbound::frames;
+use countersign_domain::principal::Credential;
 use countersign_exchange::{
-    body_budget::Reservation,
     outbox::Wake,
     state::{Channel, SessionState},
 };
 use countersign_runtime::{background, reclaim};
 use countersign_telemetry::{GaugeGuard, metrics::Transport};
+
+pub use crate::inbound::frames::InboundMessage;
 
 /// The close codes of connections (RFC 6455).
 pub mod close {
@@ -191,29 +191,12 @@ impl Actor for Session {
     }
 }
 
-/// Sent by a pump for one received message. The answer to a large one comes once the message was parsed on
-/// another thread; until then, the pump reads nothing more.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct InboundMessage {
-    /// The identity of the request or the connection that brought the message.
-    pub identity: Identity,
-    pub frame: Bytes,
-    /// The reserved bytes of the body, held until the message is answered.
-    pub reservation: Option<Reservation>,
-}
-
 impl Handler<InboundMessage> for Session {
     type Result = Response<()>;
 
-    fn handle(
-        &mut self,
-        InboundMessage { identity, frame, reservation }: InboundMessage,
-        _: &mut Self::Context,
-    ) -> Self::Result {
+    fn handle(&mut self, message: InboundMessage, _: &mut Self::Context) -> Self::Result {
         self.state.touch();
-        let server = &self.sessions.server;
-        match frames::process_frame(server, &self.state, identity, frame, reservation) {
+        match frames::process_frame(&self.sessions.server, &self.state, message) {
             Some(work) => Response::fut(work),
             None => Response::reply(()),
         }

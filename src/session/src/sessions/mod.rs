@@ -1,6 +1,7 @@
 //! The live sessions. The actor of each session ([`actor::Session`]) starts and ends it.
 
 pub mod actor;
+pub mod lifetimes;
 
 use std::sync::Arc;
 
@@ -10,8 +11,7 @@ use jiff::Timestamp;
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-use crate::{
-    lifetimes::SessionLifetimes,
+use crate::gateway::{
     limits::SessionLimits,
     registry::{Registry, SessionInfo},
     server::McpServer,
@@ -26,6 +26,7 @@ use countersign_exchange::{
 use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_telemetry::metrics::Transport;
+use lifetimes::SessionLifetimes;
 
 /// A session and the address of its actor.
 pub struct SessionWithActor {

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::bench::{Bench, ask, ask_error, pause, respond};
-use crate::RequestScope;
+use crate::gateway::server::RequestScope;
 use countersign_config::{UpstreamConfig, UpstreamOAuth, UpstreamTarget};
 use countersign_exchange::testing::take_sent_messages;
 use countersign_protocol::{Era, Revision};

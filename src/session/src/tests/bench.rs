@@ -4,7 +4,7 @@ use std::{ops::Deref, sync::Arc};
 
 use serde_json::{Value, json};
 
-use crate::{RequestScope, inbound, testing::Gateway};
+use crate::{gateway::server::RequestScope, inbound, testing::Gateway};
 use countersign_domain::{
     changes::{Change, ChangeState, ReviewVerdict},
     policy::{Policy, PolicyDefault},

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::bench::{Bench, pause, respond, wait_for_calls};
-use crate::{RequestScope, inbound::MessageSource};
+use crate::{gateway::server::RequestScope, inbound::MessageSource};
 use countersign_exchange::{
     reply::RelatedChannel,
     state::SessionState,

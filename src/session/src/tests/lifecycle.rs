@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::bench::{Bench, ask, ask_error};
 use crate::{
-    RequestScope,
+    gateway::server::RequestScope,
     sessions::actor::{Attach, AttachedConnection, Disconnected, Session},
 };
 use countersign_domain::principal::Role;

@@ -6,8 +6,8 @@ use serde_json::{Value, json, value::RawValue};
 
 use super::bench::{Bench, ask, ask_error, pause};
 use crate::{
-    RequestScope,
-    handlers::reviewed::long_poll::{self, HoldLimit, WaitOutcome},
+    gateway::server::RequestScope,
+    handlers::reviewed::long_poll::{self, ChangeWait, Hold, WaitOutcome},
 };
 use countersign_domain::changes::{ChangeState, OnReview, ReviewVerdict, Terms};
 use countersign_exchange::testing::take_sent_messages;
@@ -217,10 +217,9 @@ async fn wait_ends_with_decision_timeout_or_shutdown() {
     let client = bench.client(LEGACY, "{}");
     let wait = async |limit: Option<Duration>| {
         let change = bench.changes().await.remove(0);
-        let limit = limit.map(HoldLimit::new);
-        long_poll::wait(&client.exchange, &bench.server.reviews, change, limit, &NoProgress, long_poll::is_over)
-            .await
-            .unwrap()
+        let hold = limit.map(|limit| Hold::new(limit, &NoProgress));
+        let wait = ChangeWait { exchange: &client.exchange, reviews: &bench.server.reviews, hold };
+        wait.until(change, long_poll::is_over).await.unwrap()
     };
     ask(&client, "tools/call", &write()).await;
     assert!(matches!(wait(Some(Duration::ZERO)).await, WaitOutcome::NotReached(_)));
@@ -239,9 +238,10 @@ async fn wait_ends_with_decision_timeout_or_shutdown() {
     let (waited, ()) = tokio::join!(wait(None), ending);
     assert!(matches!(waited, WaitOutcome::NotReached(change) if change.state == ChangeState::Pending));
     let change = bench.changes().await.remove(0);
-    let reviews = &bench.server.reviews;
-    let error = long_poll::wait_for_new_version(&client.exchange, reviews, change).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::ShuttingDown);
+    let version = change.version;
+    let wait = ChangeWait { exchange: &client.exchange, reviews: &bench.server.reviews, hold: None };
+    let waited = wait.until(change, |current| current.version > version).await.unwrap();
+    assert!(matches!(waited, WaitOutcome::NotReached(_)), "{waited:?}");
 }
 
 #[actix::test]
@@ -250,10 +250,11 @@ async fn progress_of_held_call_rises_from_wait_to_wait() {
     let client = bench.client(LEGACY, "{}");
     ask(&client, "tools/call", &write()).await;
     let change = bench.change().await;
-    let (progress, limit) = (client.exchange.progress(Some("1")), HoldLimit::new(Duration::from_secs(600)));
+    let progress = client.exchange.progress(Some("1"));
+    let hold = Some(Hold::new(Duration::from_secs(600), &*progress));
+    let wait = ChangeWait { exchange: &client.exchange, reviews: &bench.server.reviews, hold };
     for _ in 0..2 {
-        let (reviews, change) = (&bench.server.reviews, change.clone());
-        let waiting = long_poll::wait(&client.exchange, reviews, change, Some(limit), &*progress, long_poll::is_over);
+        let waiting = wait.until(change.clone(), long_poll::is_over);
         tokio::time::timeout(Duration::from_millis(50), waiting).await.unwrap_err();
     }
     let mut messages = take_sent_messages(&client.exchange);

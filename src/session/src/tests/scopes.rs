@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::bench::{Bench, ask, ask_error};
-use crate::RequestScope;
+use crate::gateway::server::RequestScope;
 use countersign_domain::principal::{Credential, Role, Scope};
 use countersign_exchange::testing::token_identity;
 use countersign_protocol::Revision;

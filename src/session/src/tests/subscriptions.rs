@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::bench::{Bench, ask, ask_error, pause};
-use crate::RequestScope;
+use crate::gateway::server::RequestScope;
 use countersign_config::{UpstreamConfig, UpstreamTarget};
 use countersign_domain::policy::Policy;
 use countersign_exchange::{reply::RelatedChannel, testing::take_sent_messages};

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::bench::{Bench, ask, ask_error, pause};
-use crate::RequestScope;
+use crate::gateway::server::RequestScope;
 use countersign_auth::keys;
 use countersign_domain::{
     changes::{ChangeState, ReviewVerdict},
@@ -97,6 +97,19 @@ async fn pending_task_can_be_cancelled_and_ended_one_cannot() {
         ask(&client, "tasks/cancel", &json!({ "taskId": id })).await;
     }
     assert_eq!(status(&client, &id).await, "cancelled");
+}
+
+#[actix::test]
+async fn wait_for_result_ends_with_shutdown() {
+    let bench = Bench::new("").await;
+    let client = bench.client(LEGACY, "{}");
+    let task = json!({ "taskId": create_task(&client, "t").await });
+    let ending = async {
+        pause().await;
+        bench.server.long_requests.shutdown.cancel();
+    };
+    let ((_, code, data), ()) = tokio::join!(ask_error(&client, "tasks/result", &task), ending);
+    assert_eq!((code.as_str(), data.get("started")), ("SHUTTING_DOWN", None), "the request was begun");
 }
 
 #[actix::test]

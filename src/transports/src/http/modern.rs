@@ -28,8 +28,7 @@ use countersign_routing::RouteTable;
 use countersign_session::{
     RequestScope, Session,
     actor::{EndSession, close},
-    extension,
-    handlers::upstream_wait,
+    handlers::{extension_methods, upstream_wait},
     inbound,
     owned_messages::OwnedRequest,
 };
@@ -159,7 +158,7 @@ fn check_method(
         && let Ok(facts) = inbound::modern_facts(meta, post.endpoint.server.limits.facts)
     {
         let requester = facts.requester(&post.identity.principal, Transport::Http);
-        return extension::find_upstream(table, &facts, &requester, &request.method).map(drop);
+        return extension_methods::find_upstream(table, &facts, &requester, &request.method).map(drop);
     }
     Method::parse_request(&request.method, revision).map(drop)
 }

@@ -71,8 +71,9 @@ async fn listener_gets_states_after_a_refused_question() {
     let tasks = modern::find_observable(&fixture.bridge.tasks, &client, &[alias.into()]).unwrap();
     let (sender, mut states) = tokio::sync::mpsc::unbounded_channel();
     let sink = |state: bytes::Bytes| sender.send(state).is_ok();
+    let listener = modern::TaskListener { exchange: &client, subscription: "1", sink: &sink };
     let state = tokio::select! {
-        () = modern::watch(&client, tasks, "1", &sink) => None,
+        () = modern::watch(listener, tasks) => None,
         state = states.recv() => state,
         () = tokio::time::sleep(Duration::from_secs(600)) => None,
     };

@@ -7,59 +7,41 @@ use countersign_upstream::testing::negotiated;
 
 const LEGACY: Revision = Revision::V2025_11_25;
 const MODERN: Revision = Revision::MODERN;
+const TOOL: RequestedItem<'_> = RequestedItem::Tool("a");
+const RESOURCE: RequestedItem<'_> = RequestedItem::Resource { uri: "a:b", exposed_uri: "s+a:b" };
 
-fn translate(request_kind: RequestKind, (client, upstream): (Revision, Revision), result: &str) -> String {
+fn translate(item: RequestedItem<'_>, (client, upstream): (Revision, Revision), result: &str) -> String {
     let upstream = negotiated(upstream);
-    let adapter = ResultAdapter { request_kind, client, upstream: &upstream, uri_prefix: "" };
+    let adapter = ResponseAdapter { item, client, upstream: &upstream, uri_prefix: "" };
     adapter.reply(RawValue::from_string(result.to_owned()).unwrap()).unwrap().json
 }
 
 #[test]
 fn only_differences_between_eras_are_changed() {
     let meta = &SERVER_META[1..];
-    for (request_kind, revisions, result, expected) in [
+    for (item, revisions, result, expected) in [
+        (TOOL, (LEGACY, LEGACY), r#"{ "content":[ ],"n":1e2 }"#, r#"{ "content":[ ],"n":1e2 }"#.to_owned()),
+        (TOOL, (MODERN, MODERN), r#"{"resultType":"complete","x":1}"#, r#"{"resultType":"complete","x":1}"#.into()),
+        (TOOL, (MODERN, MODERN), r#"{"x":1}"#, r#"{"x":1,"resultType":"complete"}"#.into()),
         (
-            RequestKind::Tool,
-            (LEGACY, LEGACY),
-            r#"{ "content":[ ],"n":1e2 }"#,
-            r#"{ "content":[ ],"n":1e2 }"#.to_owned(),
-        ),
-        (
-            RequestKind::Tool,
-            (MODERN, MODERN),
-            r#"{"resultType":"complete","x":1}"#,
-            r#"{"resultType":"complete","x":1}"#.into(),
-        ),
-        (RequestKind::Tool, (MODERN, MODERN), r#"{"x":1}"#, r#"{"x":1,"resultType":"complete"}"#.into()),
-        (
-            RequestKind::Resource,
+            RESOURCE,
             (MODERN, MODERN),
             r#"{"resultType":"complete","contents":[],"ttlMs":7}"#,
             r#"{"resultType":"complete","contents":[],"ttlMs":7,"cacheScope":"private"}"#.into(),
         ),
-        (
-            RequestKind::Resource,
-            (MODERN, MODERN),
-            r#"{"resultType":"input_required"}"#,
-            r#"{"resultType":"input_required"}"#.into(),
-        ),
-        (RequestKind::Tool, (LEGACY, MODERN), r#"{"resultType":"complete","x":1,"ttlMs":5}"#, r#"{"x":1}"#.into()),
+        (RESOURCE, (MODERN, MODERN), r#"{"resultType":"input_required"}"#, r#"{"resultType":"input_required"}"#.into()),
+        (TOOL, (LEGACY, MODERN), r#"{"resultType":"complete","x":1,"ttlMs":5}"#, r#"{"x":1}"#.into()),
         // A server of the client's own era may use the member for its own purpose.
-        (RequestKind::Tool, (LEGACY, LEGACY), r#"{"resultType":"mine"}"#, r#"{"resultType":"mine"}"#.into()),
+        (TOOL, (LEGACY, LEGACY), r#"{"resultType":"mine"}"#, r#"{"resultType":"mine"}"#.into()),
+        (TOOL, (MODERN, LEGACY), r#"{"x":1}"#, format!(r#"{{"x":1,"_meta":{{{meta},"resultType":"complete"}}"#)),
         (
-            RequestKind::Tool,
-            (MODERN, LEGACY),
-            r#"{"x":1}"#,
-            format!(r#"{{"x":1,"_meta":{{{meta},"resultType":"complete"}}"#),
-        ),
-        (
-            RequestKind::Resource,
+            RESOURCE,
             (MODERN, LEGACY),
             r#"{"contents":[],"ttlMs":7}"#,
             format!(r#"{{"contents":[],"ttlMs":7,"_meta":{{{meta},"resultType":"complete","cacheScope":"private"}}"#),
         ),
     ] {
-        assert_eq!(translate(request_kind, revisions, result), expected, "{revisions:?}");
+        assert_eq!(translate(item, revisions, result), expected, "{revisions:?}");
     }
 }
 
@@ -67,8 +49,7 @@ fn only_differences_between_eras_are_changed() {
 fn server_info_is_added_unless_result_has_one() {
     let info = RawValue::from_string(r#"{"name":"x"}"#.into()).unwrap();
     let upstream = NegotiatedSession { server_info: Some(Arc::from(info)), ..negotiated(LEGACY) };
-    let adapter =
-        ResultAdapter { request_kind: RequestKind::Tool, client: MODERN, upstream: &upstream, uri_prefix: "" };
+    let adapter = ResponseAdapter { item: TOOL, client: MODERN, upstream: &upstream, uri_prefix: "" };
     let named = r#""io.modelcontextprotocol/serverInfo":{"name":"x"}"#;
     assert_eq!(adapter.adapt_nested("{}").unwrap(), format!(r#"{{"_meta":{{{named}}},"resultType":"complete"}}"#));
     let with_server_info = r#"{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"y"}}}"#;
@@ -91,15 +72,15 @@ fn unsupported_structured_content_becomes_text_if_alone() {
         (LEGACY, r#"{"content":[],"structuredContent":{"a":1}}"#, r#"{"content":[],"structuredContent":{"a":1}}"#),
         (MODERN, without_blocks, r#"{"content":[],"structuredContent":[1,2],"resultType":"complete"}"#),
     ] {
-        assert_eq!(translate(RequestKind::Tool, (client, MODERN), result), expected, "{client:?}");
+        assert_eq!(translate(TOOL, (client, MODERN), result), expected, "{client:?}");
     }
 }
 
 #[test]
 fn only_tool_results_fail_and_results_are_objects() {
     let upstream = negotiated(MODERN);
-    for (request_kind, failure) in [(RequestKind::Tool, Some(ErrorKind::ToolExecution)), (RequestKind::Prompt, None)] {
-        let adapter = ResultAdapter { request_kind, client: MODERN, upstream: &upstream, uri_prefix: "" };
+    for (item, failure) in [(TOOL, Some(ErrorKind::ToolExecution)), (RequestedItem::Prompt("a"), None)] {
+        let adapter = ResponseAdapter { item, client: MODERN, upstream: &upstream, uri_prefix: "" };
         let reply = |text: &str| adapter.reply(RawValue::from_string(text.to_owned()).unwrap());
         assert_eq!(reply(r#"{"isError":true}"#).unwrap().failure, failure);
         assert_eq!(reply(r#"{"isError":"true"}"#).unwrap().failure, None);

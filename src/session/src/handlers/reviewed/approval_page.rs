@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use tokio_util::sync::CancellationToken;
 
-use super::long_poll;
-use crate::{long_requests::LongRequests, server::Reviews};
+use super::long_poll::{ChangeWait, WaitOutcome};
+use crate::gateway::{long_requests::LongRequests, server::Reviews};
 use countersign_bridge::{result::input_required_result, task_shape};
 use countersign_domain::{changes::Change, questions::ELICITATION};
 use countersign_exchange::{
@@ -21,7 +21,6 @@ use countersign_exchange::{
     slots::EvictableStream,
 };
 use countersign_protocol::{Revision, encode, negotiate::ClientCapabilities};
-use countersign_provider::NoProgress;
 use countersign_runtime::background;
 
 /// The key of the request in `inputRequests`.
@@ -138,9 +137,9 @@ pub async fn ask(exchange: &Exchange, reviews: &Arc<Reviews>, change: &Arc<Chang
 fn notify_when_decided(exchange: &Exchange, reviews: &Arc<Reviews>, change: &Arc<Change>, elicitation_id: &str) {
     let (waiting, changes, change) = (exchange.clone(), Arc::clone(reviews), Arc::clone(change));
     let is_decided = async move {
-        let has_decision: fn(&Change) -> bool = |change| !change.state.awaits_decision();
-        let waited = long_poll::wait(&waiting, &changes, change, None, &NoProgress, has_decision).await;
-        matches!(waited, Ok(long_poll::WaitOutcome::Reached(_)))
+        let wait = ChangeWait { exchange: &waiting, reviews: &changes, hold: None };
+        let waited = wait.until(change, |change| !change.state.awaits_decision()).await;
+        matches!(waited, Ok(WaitOutcome::Reached(_)))
     };
     notify_when(exchange, &reviews.long_requests, elicitation_id, MAX_NOTIFICATION_WAIT, is_decided);
 }

@@ -6,13 +6,10 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
-use serde_json::{
-    Value,
-    value::{RawValue, to_raw_value},
-};
+use serde_json::value::{RawValue, to_raw_value};
 
-use crate::server::Reviews;
-use countersign_bridge::{questions, result::input_required_result, task_shape};
+use crate::gateway::server::Reviews;
+use countersign_bridge::{questions, result, task_shape};
 use countersign_domain::{
     changes::{Change, ChangeState, Terms, dialogue::Question},
     principal::Scope,
@@ -68,26 +65,22 @@ fn question_params(question: &Question) -> Option<&str> {
     question.params.as_deref().map(RawValue::get)
 }
 
-/// Returns the members of `inputRequests` as pairs of name and value.
-pub fn input_requests(exchange: &Exchange, change: &Change) -> Vec<(String, String)> {
-    let open = answerable_questions(exchange, change).into_iter();
-    open.map(|question| {
-        let method = Value::from(question.method.as_str());
-        let params = question_params(question).map_or_else(String::new, |params| format!(r#","params":{params}"#));
-        (question.key.clone(), format!(r#"{{"method":{method}{params}}}"#))
-    })
-    .collect()
+/// Returns the key, the method and the parameters of a question.
+fn as_request(question: &Question) -> (&str, &str, Option<&str>) {
+    (&question.key, &question.method, question_params(question))
+}
+
+/// Returns `inputRequests` with the open questions that this client can answer, or `None` if there are none.
+pub fn input_requests(exchange: &Exchange, change: &Change) -> Option<String> {
+    let open = answerable_questions(exchange, change);
+    (!open.is_empty()).then(|| result::input_requests(open.into_iter().map(as_request)))
 }
 
 /// Returns the result that asks a stateless client, which then retries the call.
 pub fn question_result(exchange: &Exchange, change: &Change) -> Option<String> {
     let open = answerable_questions(exchange, change);
-    if !exchange.is_modern() || open.is_empty() {
-        return None;
-    }
-    let requests =
-        open.iter().map(|question| (question.key.as_str(), question.method.as_str(), question_params(question)));
-    Some(input_required_result(requests, Some(&change.id), SERVER_META))
+    (exchange.is_modern() && !open.is_empty())
+        .then(|| result::input_required_result(open.into_iter().map(as_request), Some(&change.id), SERVER_META))
 }
 
 /// Delivers a client's answers (`inputResponses`, as JSON) to the tool. Answers that are not objects, or that match no

@@ -3,7 +3,7 @@
 //! A person who uses the gateway only through a desktop client never sees its terminal. The hint never contains a sign-in
 //! code, because the agent reads it.
 
-use crate::server::Reviews;
+use crate::gateway::server::Reviews;
 use countersign_domain::changes::Change;
 use countersign_exchange::context::Exchange;
 use countersign_telemetry::metrics::Transport;

@@ -47,24 +47,17 @@ pub fn is_tool_failure(kind: ErrorKind) -> bool {
     )
 }
 
-/// The outcome of a change.
-#[derive(Debug)]
-pub enum ChangeOutcome {
-    Result(FinishedCall),
-    /// The call ended with a protocol error, as it would have without a review.
-    Error(McpError),
-}
-
-/// Returns the outcome of a change, or `None` while its state may still change or its outcome is unknown.
+/// Returns the outcome of a change: the answer to the call, or the protocol error with which the call ended, as it would have
+/// without a review. Returns `None` while the state of the change may still change or its outcome is unknown.
 #[must_use]
-pub fn outcome_of(change: &Change) -> Option<ChangeOutcome> {
+pub fn outcome_of(change: &Change) -> Option<Result<FinishedCall, McpError>> {
     let not_run = |kind| {
         let result = ToolResult { is_error: true, ..gateway_tools::change_result(change) };
-        Some(ChangeOutcome::Result(FinishedCall { result, failure: Some(kind), fits_output_schema: true }))
+        Some(Ok(FinishedCall { result, failure: Some(kind), fits_output_schema: true }))
     };
     match change.state {
-        ChangeState::Applied => Some(ChangeOutcome::Result(applied_call(change))),
-        ChangeState::Failed => Some(failed_outcome(change)),
+        ChangeState::Applied => Some(Ok(applied_call(change))),
+        ChangeState::Failed => Some(failed_call(change)),
         ChangeState::Rejected => not_run(ErrorKind::ChangeRejected),
         ChangeState::Expired => not_run(ErrorKind::ChangeExpired),
         ChangeState::Withdrawn => not_run(ErrorKind::Cancelled),
@@ -86,7 +79,7 @@ fn applied_call(change: &Change) -> FinishedCall {
     FinishedCall { result, failure: None, fits_output_schema: true }
 }
 
-fn failed_outcome(change: &Change) -> ChangeOutcome {
+fn failed_call(change: &Change) -> Result<FinishedCall, McpError> {
     let fault = change.fault.as_ref();
     let code = fault.map_or(ErrorKind::ToolExecution.code(), |fault| fault.code.as_str());
     let kind = ErrorKind::ALL.iter().copied().find(|kind| kind.code() == code).unwrap_or(ErrorKind::ToolExecution);
@@ -96,13 +89,12 @@ fn failed_outcome(change: &Change) -> ChangeOutcome {
     if kind == ErrorKind::UpstreamError || !is_tool_failure(kind) {
         let message = fault.map_or_else(|| "the approved call failed".to_owned(), |fault| fault.message.clone());
         let upstream_code = content["details"]["upstreamCode"].as_i64();
-        let error = match (kind, upstream_code) {
+        return Err(match (kind, upstream_code) {
             (ErrorKind::UpstreamError, Some(upstream_code)) => {
                 McpError::from_upstream(kind, upstream_code, message, None)
             }
             _ => McpError::new(kind, message).with("changeId", change.id.as_str()),
-        };
-        return ChangeOutcome::Error(error);
+        });
     }
     // The gateway's own error structure does not fit the schema.
     let fits_output_schema = content["error"] != true;
@@ -110,7 +102,7 @@ fn failed_outcome(change: &Change) -> ChangeOutcome {
         Some(result) => with_edits_note(ToolResult { is_error: true, ..result }, change),
         None => ToolResult { is_error: true, ..gateway_tools::change_result(change) },
     };
-    ChangeOutcome::Result(FinishedCall { result, failure: Some(kind), fits_output_schema })
+    Ok(FinishedCall { result, failure: Some(kind), fits_output_schema })
 }
 
 /// Appends a note, after the tool's own content, if a reviewer has edited the arguments.
@@ -136,7 +128,11 @@ mod tests {
     use super::*;
     use countersign_domain::changes::{ChangeFault, testing::change};
 
-    fn outcome(state: ChangeState, result: Option<&ToolResult>, fault: Option<ErrorKind>) -> Option<ChangeOutcome> {
+    fn outcome(
+        state: ChangeState,
+        result: Option<&ToolResult>,
+        fault: Option<ErrorKind>,
+    ) -> Option<Result<FinishedCall, McpError>> {
         outcome_of(&Change {
             result: result.map(|result| Arc::from(to_raw_value(result).unwrap())),
             fault: fault.map(|kind| ChangeFault { code: kind.code().into(), message: "why".into() }),
@@ -160,11 +156,11 @@ mod tests {
             (S::OutcomeUnknown, None),
         ] {
             let found = outcome(state, None, None).map(|ending| match ending {
-                ChangeOutcome::Result(finished) => {
+                Ok(finished) => {
                     assert_eq!(finished.result.is_error, finished.failure.is_some(), "{state:?}");
                     finished.failure
                 }
-                ChangeOutcome::Error(error) => panic!("{error}"),
+                Err(error) => panic!("{error}"),
             });
             assert_eq!(found, failure, "{state:?}");
         }
@@ -173,15 +169,13 @@ mod tests {
     #[test]
     fn answer_of_tool_is_returned_unchanged() {
         let tool_result = ToolResult::text("done", Some(&json!({ "n": 1 })));
-        let Some(ChangeOutcome::Result(finished)) = outcome(ChangeState::Applied, Some(&tool_result), None) else {
-            panic!("a result")
-        };
+        let Some(Ok(finished)) = outcome(ChangeState::Applied, Some(&tool_result), None) else { panic!("a result") };
         assert_eq!((finished.result.content.get(), finished.fits_output_schema), (tool_result.content.get(), true));
         // The gateway's own error structure would violate the tool's output schema.
         let error = ToolResult::error(&McpError::new(ErrorKind::ResourceNotFound, "gone"));
         for (tool_result, fits_output_schema) in [(&tool_result, true), (&error, false)] {
             let failed = outcome(ChangeState::Failed, Some(tool_result), Some(ErrorKind::ResourceNotFound));
-            let Some(ChangeOutcome::Result(finished)) = failed else { panic!("a result") };
+            let Some(Ok(finished)) = failed else { panic!("a result") };
             assert_eq!(
                 (finished.failure, finished.fits_output_schema),
                 (Some(ErrorKind::ResourceNotFound), fits_output_schema)
@@ -193,16 +187,14 @@ mod tests {
     #[test]
     fn protocol_error_stays_protocol_error() {
         for kind in [ErrorKind::Timeout, ErrorKind::UpstreamError] {
-            let Some(ChangeOutcome::Error(error)) = outcome(ChangeState::Failed, None, Some(kind)) else {
-                panic!("an error")
-            };
+            let Some(Err(error)) = outcome(ChangeState::Failed, None, Some(kind)) else { panic!("an error") };
             assert_eq!((error.kind, error.data["changeId"].as_str()), (kind, Some("chg_1")));
         }
         let mut foreign = McpError::new(ErrorKind::UpstreamError, "theirs");
         foreign.data.insert("upstreamCode".into(), (-4711).into());
         let tool_result = ToolResult::error(&foreign);
         let failed = outcome(ChangeState::Failed, Some(&tool_result), Some(ErrorKind::UpstreamError));
-        let Some(ChangeOutcome::Error(error)) = failed else { panic!("an error") };
+        let Some(Err(error)) = failed else { panic!("an error") };
         assert_eq!(error.passthrough.as_ref().unwrap().code, -4711, "with the server's own code");
     }
 }

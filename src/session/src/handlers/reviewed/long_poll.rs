@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::server::Reviews;
+use crate::gateway::server::Reviews;
 use countersign_domain::changes::{Change, ChangeState};
 use countersign_exchange::context::Exchange;
 use countersign_protocol::{ErrorKind, McpError};
@@ -18,18 +18,19 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 /// The longest time between two reads of the change, even if nothing is announced.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The time limit of a call that is held. The call may wait several times, and its progress is the time since the first wait began,
-/// because progress must rise.
+/// The time for which a call is held. The call may wait several times, and its progress is the time since the first wait
+/// began, because progress must rise.
 #[derive(Clone, Copy)]
-pub struct HoldLimit {
+pub struct Hold<'a> {
     started_at: Instant,
     duration: Duration,
+    progress: &'a dyn ProgressSink,
 }
 
-impl HoldLimit {
-    /// Returns the limit of a call that is held from now on.
-    pub fn new(duration: Duration) -> Self {
-        Self { started_at: Instant::now(), duration }
+impl<'a> Hold<'a> {
+    /// Holds a call from now on.
+    pub fn new(duration: Duration, progress: &'a dyn ProgressSink) -> Self {
+        Self { started_at: Instant::now(), duration, progress }
     }
 
     /// Returns the time that is left.
@@ -38,9 +39,10 @@ impl HoldLimit {
     }
 
     /// Reports the progress of the call.
-    fn report(&self, progress: &dyn ProgressSink, change: &Change) {
+    fn report(&self, change: &Change) {
         let message = gateway_tools::progress_message(change);
-        progress.progress(self.started_at.elapsed().as_secs_f64(), Some(self.duration.as_secs_f64()), Some(&message));
+        let (elapsed, total) = (self.started_at.elapsed().as_secs_f64(), self.duration.as_secs_f64());
+        self.progress.progress(elapsed, Some(total), Some(&message));
     }
 }
 
@@ -59,84 +61,68 @@ pub fn is_over(change: &Change) -> bool {
     change.state.is_final() || change.state == ChangeState::OutcomeUnknown
 }
 
-/// Waits until `is_reached` returns `true` for the change, for `limit` at most. Only a wait with a limit reports progress.
-///
-/// # Errors
-/// `UNAUTHORIZED` once the client's credential is no longer valid; the errors of the store.
-pub async fn wait(
-    exchange: &Exchange,
-    reviews: &Reviews,
-    change: Arc<Change>,
-    limit: Option<HoldLimit>,
-    progress: &dyn ProgressSink,
-    is_reached: fn(&Change) -> bool,
-) -> Result<WaitOutcome, McpError> {
-    let before = Arc::clone(&change);
-    tokio::select! {
-        waited = follow_change(reviews, change, limit, progress, is_reached) => waited,
-        () = reviews.long_requests.shutdown.cancelled() => Ok(WaitOutcome::NotReached(reload(reviews, before).await)),
-        revoked = reviews.long_requests.wait_until_revoked(&exchange.identity) => Err(revoked),
-    }
+/// A request that waits for a change.
+#[derive(Clone, Copy)]
+pub struct ChangeWait<'a> {
+    pub exchange: &'a Exchange,
+    pub reviews: &'a Reviews,
+    /// Bounds the wait and reports its progress; `None` for a wait of any length.
+    pub hold: Option<Hold<'a>>,
 }
 
-/// Waits until the change has a newer version.
-///
-/// # Errors
-/// The errors of [`wait`]; `SHUTTING_DOWN`, `OVERLOADED`.
-pub async fn wait_for_new_version(
-    exchange: &Exchange,
-    reviews: &Reviews,
-    change: Arc<Change>,
-) -> Result<Arc<Change>, McpError> {
-    loop {
-        let current = tokio::select! {
-            current = reviews.changes.wait(&change.id, change.version, RECHECK_INTERVAL) => current?,
+impl ChangeWait<'_> {
+    /// Waits until `is_reached` returns `true` for the change.
+    ///
+    /// # Errors
+    /// `UNAUTHORIZED` once the client's credential is no longer valid; the errors of the store.
+    pub async fn until(
+        self,
+        change: Arc<Change>,
+        is_reached: impl Fn(&Change) -> bool,
+    ) -> Result<WaitOutcome, McpError> {
+        let Self { exchange, reviews, .. } = self;
+        let before = Arc::clone(&change);
+        tokio::select! {
+            waited = self.follow(change, is_reached) => waited,
             () = reviews.long_requests.shutdown.cancelled() => {
-                return Err(McpError::shutting_down());
+                Ok(WaitOutcome::NotReached(reload(reviews, before).await))
             }
-            revoked = reviews.long_requests.wait_until_revoked(&exchange.identity) => return Err(revoked),
-        };
-        match current {
-            Some(current) if current.version > change.version => return Ok(current),
-            Some(_) => {}
-            None => return Ok(change),
+            revoked = reviews.long_requests.wait_until_revoked(&exchange.identity) => Err(revoked),
         }
     }
-}
 
-/// Reads the change again and again until `is_reached` returns `true` for it or the time is up, and reports progress.
-async fn follow_change(
-    reviews: &Reviews,
-    mut change: Arc<Change>,
-    limit: Option<HoldLimit>,
-    progress: &dyn ProgressSink,
-    is_reached: fn(&Change) -> bool,
-) -> Result<WaitOutcome, McpError> {
-    let reporting_limit = limit.filter(|_| progress.has_listener());
-    loop {
-        if is_reached(&change) {
-            return Ok(WaitOutcome::Reached(change));
-        }
-        let remaining = limit.map_or(RECHECK_INTERVAL, |limit| limit.remaining());
-        if remaining.is_zero() {
-            return Ok(WaitOutcome::NotReached(change));
-        }
-        if let Some(limit) = reporting_limit {
-            limit.report(progress, &change);
-        }
-        let pause = remaining.min(if reporting_limit.is_some() { PROGRESS_INTERVAL } else { RECHECK_INTERVAL });
-        let paused_at = Instant::now();
-        let current = match reviews.changes.wait(&change.id, change.version, pause).await {
-            Ok(Some(current)) => current,
-            Ok(None) => return Ok(WaitOutcome::NotReached(change)),
-            Err(error) if error.kind == ErrorKind::Overloaded => return Ok(WaitOutcome::NotReached(change)),
-            Err(error) => return Err(error),
-        };
-        // The wait returns early without a new version only when the gateway is shutting down.
-        let is_early = current.version <= change.version && paused_at.elapsed() < pause;
-        change = current;
-        if is_early && !is_reached(&change) {
-            return Ok(WaitOutcome::NotReached(change));
+    /// Reads the change again and again until `is_reached` returns `true` for it or the time is up.
+    async fn follow(
+        self,
+        mut change: Arc<Change>,
+        is_reached: impl Fn(&Change) -> bool,
+    ) -> Result<WaitOutcome, McpError> {
+        let reporting_hold = self.hold.filter(|hold| hold.progress.has_listener());
+        loop {
+            if is_reached(&change) {
+                return Ok(WaitOutcome::Reached(change));
+            }
+            let remaining = self.hold.map_or(RECHECK_INTERVAL, |hold| hold.remaining());
+            if remaining.is_zero() {
+                return Ok(WaitOutcome::NotReached(change));
+            }
+            if let Some(hold) = reporting_hold {
+                hold.report(&change);
+            }
+            let pause = remaining.min(if reporting_hold.is_some() { PROGRESS_INTERVAL } else { RECHECK_INTERVAL });
+            let paused_at = Instant::now();
+            let current = match self.reviews.changes.wait(&change.id, change.version, pause).await {
+                Ok(Some(current)) => current,
+                Ok(None) => return Ok(WaitOutcome::NotReached(change)),
+                Err(error) if error.kind == ErrorKind::Overloaded => return Ok(WaitOutcome::NotReached(change)),
+                Err(error) => return Err(error),
+            };
+            // The wait returns early without a new version only when the gateway is shutting down.
+            let is_early = current.version <= change.version && paused_at.elapsed() < pause;
+            change = current;
+            if is_early && !is_reached(&change) {
+                return Ok(WaitOutcome::NotReached(change));
+            }
         }
     }
 }

@@ -5,15 +5,10 @@
 //! A form can only ask for flat values (2025-11-25/client/elicitation, "Requested Schema"). The arguments of the model
 //! stay unchanged.
 
-use std::sync::Arc;
-
 use serde_json::{Map, Value, json, value::RawValue};
 
-use super::super::tool_call::ToolCall;
-use crate::{
-    long_requests::LongRequests,
-    policy::{self, JudgedCall},
-};
+use super::super::tool_call::{ReviewedCall, ToolCallScope};
+use crate::policy::{self, JudgedCall};
 use countersign_bridge::result::input_required_result;
 use countersign_domain::{
     policy::Verdict,
@@ -26,7 +21,6 @@ use countersign_protocol::{
     json::{MemberEdit, edit, member, members, string},
     negotiate::ClientCapabilities,
 };
-use countersign_routing::ToolRoute;
 
 /// The key of the request in `inputRequests`.
 const INPUT_KEY: &str = "missing-arguments";
@@ -67,13 +61,10 @@ pub enum MissingArguments {
 /// # Errors
 /// `FORBIDDEN` if the client's token does not permit proposals; the errors of [`policy::judge`].
 pub(in crate::handlers) async fn ask_for(
-    exchange: &Exchange,
-    long_requests: &LongRequests,
-    route: &Arc<ToolRoute>,
+    call: &ReviewedCall<'_>,
     judged: Option<JudgedCall>,
-    arguments: &RawValue,
-    call: &ToolCall<'_>,
 ) -> Result<Option<MissingArguments>, McpError> {
+    let ReviewedCall { scope: ToolCallScope { exchange, .. }, route, arguments, .. } = *call;
     if !can_fill_in_forms(exchange) {
         return Ok(None);
     }
@@ -86,18 +77,13 @@ pub(in crate::handlers) async fn ask_for(
         return Ok(None);
     }
     exchange.identity.principal.require_scope(Scope::ToolsPropose)?;
-    Ok(ask_with_form(exchange, long_requests, route, &schema, arguments, call).await)
+    Ok(ask_with_form(call, &schema).await)
 }
 
 /// Asks for the values of a form.
-async fn ask_with_form(
-    exchange: &Exchange,
-    long_requests: &LongRequests,
-    route: &ToolRoute,
-    schema: &Value,
-    arguments: &RawValue,
-    call: &ToolCall<'_>,
-) -> Option<MissingArguments> {
+async fn ask_with_form(call: &ReviewedCall<'_>, schema: &Value) -> Option<MissingArguments> {
+    let ReviewedCall { scope: ToolCallScope { exchange, runner, .. }, route, arguments, .. } = *call;
+    let long_requests = &runner.long_requests;
     let title = if route.def.title.is_empty() { &route.name } else { &route.def.title };
     let message = format!("{title} lacks arguments. Fill them in here. A person may then have to approve the call.");
     let params = json!({ "mode": "form", "message": message, "requestedSchema": schema }).to_string();

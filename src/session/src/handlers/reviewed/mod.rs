@@ -16,8 +16,8 @@ use std::{sync::Arc, time::Duration};
 use serde_json::{json, value::RawValue};
 use tokio::time::timeout;
 
-use super::tool_call::{ToolCall, ToolCallScope, ToolOutcome, arguments_or_empty};
-use crate::{policy::JudgedCall, server::Reviews};
+use super::tool_call::{ReviewedCall, ToolCallScope, ToolOutcome};
+use crate::{gateway::server::Reviews, policy::JudgedCall};
 use countersign_bridge::tasks;
 use countersign_domain::{
     changes::{Change, OnReview, Preview, PreviewNote, Proposer, arguments::are_equal},
@@ -25,25 +25,20 @@ use countersign_domain::{
 };
 use countersign_exchange::context::Exchange;
 use countersign_protocol::{ErrorKind, McpError, Revision, arguments, params::LoggingLevel};
-use countersign_provider::{ProgressSink, previews};
+use countersign_provider::previews;
 use countersign_review::{CallIdentity, Proposal};
 use countersign_routing::ToolRoute;
 use countersign_runtime::background;
 use finished_call::outcome_of;
-use long_poll::{HoldLimit, WaitOutcome};
+use long_poll::{ChangeWait, Hold, WaitOutcome};
 
 /// Proposes a call, and answers in a form that its client supports.
 ///
 /// # Errors
 /// Fails if the call cannot be previewed or stored.
-pub(super) async fn review(
-    scope: ToolCallScope<'_>,
-    judged: &JudgedCall,
-    arguments: &RawValue,
-    call: &ToolCall<'_>,
-) -> Result<ToolOutcome, McpError> {
-    let ToolCallScope { exchange, reviews, .. } = scope;
-    let JudgedCall { decision, .. } = judged;
+pub(super) async fn review(call: &ReviewedCall<'_>, judged: &JudgedCall) -> Result<ToolOutcome, McpError> {
+    let ReviewedCall { scope: ToolCallScope { exchange, runner, .. }, arguments, .. } = *call;
+    let decision = &judged.decision;
     tracing::debug!(
         tool = judged.subject(),
         rule = decision.rule.as_deref().unwrap_or(DEFAULT_IDENTITY),
@@ -51,12 +46,12 @@ pub(super) async fn review(
         "a call is reviewed"
     );
     // A person must approve exactly one meaning, so duplicate keys are refused.
-    arguments::check(arguments, scope.runner.limits.envelope.max_depth)?;
+    arguments::check(arguments, runner.limits.envelope.max_depth)?;
     if decision.terms.on_review == OnReview::Task && !call.accepts_task {
         return Err(task_required_error(exchange));
     }
-    let change = propose(scope, judged, arguments, call).await?;
-    answer_reviewed_call(exchange, reviews, call, change).await
+    let change = propose(call, judged).await?;
+    answer_reviewed_call(call, change).await
 }
 
 /// Continues a call that became a change, which its `requestState` names. The policy is not asked again: even if it
@@ -64,21 +59,15 @@ pub(super) async fn review(
 ///
 /// # Errors
 /// `-32602` for a state that does not belong to this call; the errors of the store.
-pub(super) async fn resume(
-    scope: ToolCallScope<'_>,
-    route: &ToolRoute,
-    call: &ToolCall<'_>,
-    state: &str,
-) -> Result<ToolOutcome, McpError> {
-    let ToolCallScope { exchange, reviews, .. } = scope;
-    let arguments = arguments_or_empty(call.arguments)?;
-    let mut change = find_named_change(exchange, reviews, route, arguments, state).await?;
+pub(super) async fn resume(call: &ReviewedCall<'_>, state: &str) -> Result<ToolOutcome, McpError> {
+    let ToolCallScope { exchange, reviews, .. } = call.scope;
+    let mut change = find_named_change(call, state).await?;
     if let Some(responses) = call.responses {
         ask_client::deliver_answers(exchange, reviews, &change, responses).await?;
         // The given change still holds the questions that were just answered.
         change = long_poll::reload(reviews, change).await;
     }
-    answer_reviewed_call(exchange, reviews, call, change).await
+    answer_reviewed_call(call, change).await
 }
 
 /// Answers a call that the policy allows now with the change that was proposed with its idempotency key. Returns `None`
@@ -86,16 +75,12 @@ pub(super) async fn resume(
 ///
 /// # Errors
 /// `IDEMPOTENCY_CONFLICT` if the key belongs to the change of another call; the errors of the store.
-pub(super) async fn answer_repeat(
-    scope: ToolCallScope<'_>,
-    route: &ToolRoute,
-    call: &ToolCall<'_>,
-) -> Result<Option<ToolOutcome>, McpError> {
-    if route.is_read_only() {
+pub(super) async fn answer_repeat(call: &ReviewedCall<'_>) -> Result<Option<ToolOutcome>, McpError> {
+    if call.route.is_read_only() {
         return Ok(None);
     }
-    match find_repeated(scope, call, route, arguments_or_empty(call.arguments)?).await? {
-        Some(change) => answer_reviewed_call(scope.exchange, scope.reviews, call, change).await.map(Some),
+    match find_repeated(call).await? {
+        Some(change) => answer_reviewed_call(call, change).await.map(Some),
         None => Ok(None),
     }
 }
@@ -119,33 +104,29 @@ fn task_required_error(exchange: &Exchange) -> McpError {
 /// - with the request to open the change's page, at the first attempt of a stateless client;
 /// - with the change after a wait, if the rule holds the call or a client of 2025-11-25 is asked to open the page;
 /// - with the change as it is now.
-async fn answer_reviewed_call(
-    exchange: &Exchange,
-    reviews: &Arc<Reviews>,
-    call: &ToolCall<'_>,
-    change: Arc<Change>,
-) -> Result<ToolOutcome, McpError> {
+async fn answer_reviewed_call(call: &ReviewedCall<'_>, change: Arc<Change>) -> Result<ToolOutcome, McpError> {
+    let ToolCallScope { exchange, reviews, .. } = call.scope;
     if call.accepts_task || (outcome_of(&change).is_none() && long_poll::is_over(&change)) {
         return Ok(ToolOutcome::Pending(change));
     }
-    if call.state.is_none()
+    if call.request_state.is_none()
         && !long_poll::is_over(&change)
         && let Some(result) = approval_page::page_result(exchange, reviews, &change)
     {
         return Ok(ToolOutcome::NeedsInput { result, pending: true });
     }
-    let asks_to_open_page = call.state.is_none() && change.terms.open_page && approval_page::can_ask(exchange);
+    let asks_to_open_page = call.request_state.is_none() && change.terms.open_page && approval_page::can_ask(exchange);
     let holds = change.terms.on_review == OnReview::Hold;
     if !asks_to_open_page && !holds {
         return Ok(ToolOutcome::from_change(change));
     }
     let progress = exchange.progress(call.progress_token);
-    let limit = HoldLimit::new(Duration::from_secs(change.terms.hold_for));
+    let hold = Hold::new(Duration::from_secs(change.terms.hold_for), &*progress);
     // Without a free slot the call is not held; its change is pending all the same.
     let Ok(_slot) = reviews.long_requests.admit(&exchange.identity.principal) else {
         return Ok(ToolOutcome::from_change(change));
     };
-    let wait = wait_while_held(exchange, reviews, Arc::clone(&change), limit, &*progress);
+    let wait = wait_while_held(exchange, reviews, Arc::clone(&change), hold);
     let waited = if asks_to_open_page {
         let mut wait = std::pin::pin!(wait);
         tokio::select! {
@@ -165,51 +146,43 @@ async fn answer_reviewed_call(
     })
 }
 
-/// Waits until the change is over, or until its stateless client must be asked, for `limit` at most. A handshake-era client is
-/// asked during the wait, and a question that it has not answered at the end is cancelled there and stays open in the change.
+/// Waits until the change is over or its stateless client must be asked, but no longer than the call is held. A
+/// handshake-era client is asked during the wait, and a question that it has not answered at the end is cancelled there and
+/// stays open in the change.
 async fn wait_while_held(
     exchange: &Exchange,
     reviews: &Reviews,
     mut change: Arc<Change>,
-    limit: HoldLimit,
-    progress: &dyn ProgressSink,
+    hold: Hold<'_>,
 ) -> Result<WaitOutcome, McpError> {
+    let wait = ChangeWait { exchange, reviews, hold: Some(hold) };
     // A client that cannot be asked only waits.
     let may_ask = change.dialogue.is_some();
-    let is_reached: fn(&Change) -> bool = if may_ask {
-        |change| long_poll::is_over(change) || ask_client::has_open_questions(change)
-    } else {
-        long_poll::is_over
-    };
     loop {
-        let waiting = long_poll::wait(exchange, reviews, change, Some(limit), progress, is_reached);
-        change = match waiting.await? {
+        let is_reached =
+            |change: &Change| long_poll::is_over(change) || (may_ask && ask_client::has_open_questions(change));
+        change = match wait.until(change, is_reached).await? {
             WaitOutcome::Reached(change) if ask_client::has_open_questions(&change) => change,
             waited => return Ok(waited),
         };
         if ask_client::answerable_questions(exchange, &change).is_empty() {
-            return long_poll::wait(exchange, reviews, change, Some(limit), progress, long_poll::is_over).await;
+            return wait.until(change, long_poll::is_over).await;
         }
         if exchange.is_modern() {
             return Ok(WaitOutcome::Reached(change));
         }
-        let ask_result =
-            timeout(limit.remaining(), ask_client::ask_open_questions(exchange, reviews, &change, None)).await;
+        let asking = ask_client::ask_open_questions(exchange, reviews, &change, None);
+        let ended_in_time = timeout(hold.remaining(), asking).await.is_ok();
         change = long_poll::reload(reviews, change).await;
-        if ask_result.is_err() {
+        if !ended_in_time {
             return Ok(WaitOutcome::NotReached(change));
         }
     }
 }
 
 /// Finds the change that `requestState` names. It must belong to this principal and to this call.
-async fn find_named_change(
-    exchange: &Exchange,
-    reviews: &Reviews,
-    route: &ToolRoute,
-    arguments: &RawValue,
-    id: &str,
-) -> Result<Arc<Change>, McpError> {
+async fn find_named_change(call: &ReviewedCall<'_>, id: &str) -> Result<Arc<Change>, McpError> {
+    let ReviewedCall { scope: ToolCallScope { exchange, reviews, .. }, route, arguments, .. } = *call;
     // A reviewer may have edited the arguments since, and the client's person may have filled some in before.
     let has_arguments = |change: &Change| {
         let original = change.original_arguments();
@@ -232,42 +205,35 @@ pub(super) fn foreign_state_error() -> McpError {
 }
 
 /// Returns the change that was proposed with the idempotency key of the call, if it has one.
-async fn find_repeated(
-    scope: ToolCallScope<'_>,
-    call: &ToolCall<'_>,
-    route: &ToolRoute,
-    arguments: &RawValue,
-) -> Result<Option<Arc<Change>>, McpError> {
+async fn find_repeated(call: &ReviewedCall<'_>) -> Result<Option<Arc<Change>>, McpError> {
+    let ReviewedCall { scope: ToolCallScope { exchange, reviews, .. }, route, arguments, .. } = *call;
     let Some(key) = &call.idempotency_key else { return Ok(None) };
     let identity = CallIdentity { provider: route.provider.name(), tool: &route.def.name, arguments };
     let plan = call.plan.as_ref().map(|plan| plan.id.as_str());
-    scope.reviews.changes.find_repeated(&scope.exchange.identity.principal.name, key, identity, plan).await
+    reviews.changes.find_repeated(&exchange.identity.principal.name, key, identity, plan).await
 }
 
 /// Proposes the call as a change, and stores the change.
-async fn propose(
-    scope: ToolCallScope<'_>,
-    judged: &JudgedCall,
-    arguments: &RawValue,
-    call: &ToolCall<'_>,
-) -> Result<Arc<Change>, McpError> {
+async fn propose(call: &ReviewedCall<'_>, judged: &JudgedCall) -> Result<Arc<Change>, McpError> {
+    let ReviewedCall { scope, route, arguments, .. } = *call;
     let ToolCallScope { exchange, runner, reviews, .. } = scope;
-    let JudgedCall { route, decision, .. } = judged;
-    if let Some(change) = find_repeated(scope, call, route, arguments).await? {
+    if let Some(change) = find_repeated(call).await? {
         return Ok(change);
     }
     let (provider, context) = (route.provider.provider(), scope.preview_context());
     let preview = previews::preview(&reviews.directory, &provider, &route.def.name, arguments, &context);
     let preview = runner.limits.with_timeout(preview).await?;
-    if decision.terms.on_failed_preview.returns(&preview.note) {
-        return Err(return_failing_call(scope, route, judged.subject(), &preview.note).await);
+    let (decision, terms) = (&*judged.decision, &judged.decision.terms);
+    if terms.on_failed_preview.returns(&preview.note) {
+        return Err(return_failing_call(scope, judged, &preview.note).await);
     }
-    let stays_reachable = call.accepts_task || decision.terms.on_review == OnReview::Hold;
+    let stays_reachable = call.accepts_task || terms.on_review == OnReview::Hold;
+    let previewed = PreviewedCall { route, decision, arguments, preview };
     let proposal = Proposal {
-        client_capabilities: ask_client::capabilities_for_change(exchange, route, &decision.terms, stays_reachable),
+        client_capabilities: ask_client::capabilities_for_change(exchange, route, terms, stays_reachable),
         idempotency_key: call.idempotency_key.as_deref().map(str::to_owned),
         stated_reason: call.reason.as_deref().map(str::to_owned),
-        ..new_proposal(route, exchange.proposer(), arguments, preview, decision, reviews.expire_after)
+        ..previewed.into_proposal(exchange.proposer(), reviews.expire_after)
     };
     let changes = reviews.changes.clone();
     let change = store(async move { changes.propose(proposal).await }).await?;
@@ -289,45 +255,43 @@ fn log_created(exchange: &Exchange, change: &Change) {
     );
 }
 
-/// Returns the proposal of a call, under the terms of the decision. The change expires after `expire_after` unless the terms
-/// say otherwise, and its tool cannot ask the client.
-pub fn new_proposal(
-    route: &ToolRoute,
-    proposer: Proposer,
-    arguments: &RawValue,
-    preview: Preview,
-    decision: &Decision,
-    expire_after: Duration,
-) -> Proposal {
-    Proposal {
-        proposer,
-        provider: route.provider.name().to_owned(),
-        tool: route.def.name.clone(),
-        tool_title: route.def.title.clone(),
-        tool_hash: route.hash.clone(),
-        served_by: route.provider.as_provider().server_identity(),
-        arguments: arguments.to_owned().into(),
-        preview,
-        expire_after: decision.terms.expire_after.map_or(expire_after, Duration::from_secs),
-        client_capabilities: None,
-        terms: (*decision.terms).clone(),
-        review: Some(decision.into()),
-        idempotency_key: None,
-        stated_reason: None,
-        plan: None,
+/// A call with the policy's decision on it and its preview.
+pub struct PreviewedCall<'a> {
+    pub route: &'a ToolRoute,
+    pub decision: &'a Decision,
+    pub arguments: &'a RawValue,
+    pub preview: Preview,
+}
+
+impl PreviewedCall<'_> {
+    /// Returns the proposal of the call, under the terms of the decision. The change expires after `expire_after` unless the
+    /// terms say otherwise, and its tool cannot ask the client.
+    pub fn into_proposal(self, proposer: Proposer, expire_after: Duration) -> Proposal {
+        let Self { route, decision, arguments, preview } = self;
+        Proposal {
+            proposer,
+            provider: route.provider.name().to_owned(),
+            tool: route.def.name.clone(),
+            tool_title: route.def.title.clone(),
+            tool_hash: route.hash.clone(),
+            served_by: route.provider.as_provider().server_identity(),
+            arguments: arguments.to_owned().into(),
+            preview,
+            expire_after: decision.terms.expire_after.map_or(expire_after, Duration::from_secs),
+            client_capabilities: None,
+            terms: (*decision.terms).clone(),
+            review: Some(decision.into()),
+            idempotency_key: None,
+            stated_reason: None,
+            plan: None,
+        }
     }
 }
 
-/// Returns the error for a call whose preview shows that it must fail, once the call is recorded. `subject` is the name by which
-/// rules refer to it.
-async fn return_failing_call(
-    scope: ToolCallScope<'_>,
-    route: &ToolRoute,
-    subject: &str,
-    preview: &PreviewNote,
-) -> McpError {
-    let ToolCallScope { exchange, reviews, .. } = scope;
-    let (provider, reason) = (route.provider.name(), preview.failed.as_deref().unwrap_or_default());
+/// Returns the error for a call whose preview shows that it must fail, once the call is recorded.
+async fn return_failing_call(scope: ToolCallScope<'_>, judged: &JudgedCall, preview: &PreviewNote) -> McpError {
+    let (ToolCallScope { exchange, reviews, .. }, subject) = (scope, judged.subject());
+    let (provider, reason) = (judged.route.provider.name(), preview.failed.as_deref().unwrap_or_default());
     let recorded = reviews.changes.record_failing_call(exchange.proposer(), provider, subject, reason).await;
     let text = format!("This call must fail, so nobody was asked to approve it: {reason}");
     recorded.err().unwrap_or_else(|| McpError::new(ErrorKind::CallMustFail, text))

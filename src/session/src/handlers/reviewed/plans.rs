@@ -8,12 +8,14 @@ use serde_json::value::RawValue;
 use super::{
     super::{
         account_connection,
-        tool_call::{ToolCall, ToolCallScope, ToolOutcome, arguments_or_empty, find_route},
+        tool_call::{
+            ReviewedCall, RoutedCall, ToolCallScope, ToolOutcome, arguments_or_empty, complete_arguments, find_route,
+        },
         upstream_wait::RouteFinder,
     },
-    find_repeated,
+    PreviewedCall, find_repeated,
     finished_call::FinishedCall,
-    log_created, new_proposal, return_failing_call, store,
+    log_created, return_failing_call, store,
 };
 use crate::policy::{self, Counting, JudgedCall};
 use countersign_domain::{
@@ -21,10 +23,9 @@ use countersign_domain::{
         Change, ReviewNote, Terms,
         plan::{MAX_STEPS, find_references, is_written_by},
     },
-    policy::{Decision, Verdict},
+    policy::Verdict,
     principal::Scope,
 };
-use countersign_exchange::context::Exchange;
 use countersign_protocol::{ErrorKind, McpError, arguments};
 use countersign_provider::previews;
 use countersign_review::{
@@ -39,14 +40,12 @@ use countersign_routing::{ToolRoute, validate};
 /// The error of the first call that is denied, cannot be checked or previewed, or must fail, with its position in `step`; the
 /// errors of storing the plan.
 pub(in crate::handlers) async fn propose_plan(
-    scope: ToolCallScope<'_>,
+    call: &RoutedCall<'_>,
     finder: &mut RouteFinder<'_>,
-    route: &Arc<ToolRoute>,
-    arguments: Option<&RawValue>,
-    idempotency_key: Option<Cow<'_, str>>,
 ) -> Result<ToolOutcome, McpError> {
+    let RoutedCall { scope, route, arguments, .. } = *call;
     let ToolCallScope { exchange, reviews, .. } = scope;
-    let arguments = arguments_or_empty(arguments)?;
+    let idempotency_key = call.request.meta()?.idempotency_key;
     validate::check_arguments(route, arguments)?;
     policy::judge(exchange, route, arguments).await?.apply_decision(exchange, Counting::Count)?;
     exchange.identity.principal.require_scope(Scope::ToolsPropose)?;
@@ -55,7 +54,9 @@ pub(in crate::handlers) async fn propose_plan(
     for (step, call) in plan.calls.iter().enumerate() {
         let judging = async {
             let route = find_route(finder, &call.name).await?;
-            let arguments = complete_arguments(exchange, &route, arguments_or_empty(call.arguments.as_deref())?)?;
+            let arguments = arguments_or_empty(call.arguments.as_deref())?;
+            let completed = complete_arguments(exchange, &route, arguments)?;
+            let arguments = completed.map_or(Cow::Borrowed(arguments), Cow::Owned);
             let judged = judge_step(scope, &route, &arguments, step).await?;
             Ok((judged, arguments))
         };
@@ -64,10 +65,10 @@ pub(in crate::handlers) async fn propose_plan(
     // Decisions are counted only once all calls are judged, so that a call that cannot be checked counts none.
     let mut planned = Vec::with_capacity(judged.len());
     for (step, (judged, arguments)) in judged.into_iter().enumerate() {
-        let (route, decision) = (Arc::clone(&judged.route), Arc::clone(&judged.decision));
-        let subject = judged.subject().to_owned();
-        judged.apply_decision(exchange, Counting::Count).map_err(|error| with_position(error, step, &route.name))?;
-        planned.push(PlannedCall { route, decision, subject, arguments });
+        let route = Arc::clone(&judged.route);
+        let judged = judged.apply_decision_in_plan(exchange);
+        let judged = judged.map_err(|error| with_position(error, step, &route.name))?;
+        planned.push(PlannedCall { judged, arguments });
     }
     if let Some(key) = &idempotency_key {
         let calls: Vec<_> = planned.iter().map(PlannedCall::identity).collect();
@@ -92,16 +93,14 @@ fn finished_plan(steps: &[Arc<Change>]) -> ToolOutcome {
 
 /// A call of a plan that the policy does not deny.
 struct PlannedCall<'a> {
-    route: Arc<ToolRoute>,
-    decision: Arc<Decision>,
-    /// The name by which rules refer to the call.
-    subject: String,
+    judged: JudgedCall,
     arguments: Cow<'a, RawValue>,
 }
 
 impl PlannedCall<'_> {
     fn identity(&self) -> CallIdentity<'_> {
-        CallIdentity { provider: self.route.provider.name(), tool: &self.route.def.name, arguments: &self.arguments }
+        let route = &self.judged.route;
+        CallIdentity { provider: route.provider.name(), tool: &route.def.name, arguments: &self.arguments }
     }
 }
 
@@ -111,15 +110,15 @@ impl PlannedCall<'_> {
 /// The error of the first call that cannot be previewed or must fail, with its position in `step`.
 async fn preview_calls(scope: ToolCallScope<'_>, calls: &[PlannedCall<'_>]) -> Result<Vec<Proposal>, McpError> {
     let mut proposals: Vec<Proposal> = Vec::with_capacity(calls.len());
-    for (step, PlannedCall { route, decision, subject, arguments }) in calls.iter().enumerate() {
-        let positioned = |error| with_position(error, step, &route.name);
-        let proposal = preview_step(scope, route, decision, arguments).await.map_err(positioned)?;
+    for (step, PlannedCall { judged, arguments }) in calls.iter().enumerate() {
+        let positioned = |error| with_position(error, step, &judged.route.name);
+        let proposal = preview_step(scope, judged, arguments).await.map_err(positioned)?;
         let Proposal { provider, preview, .. } = &proposal;
         let is_target = |earlier: &Proposal| {
             earlier.provider == *provider && earlier.preview.target.lock_key == preview.target.lock_key
         };
         if must_be_returned(&proposal) && !proposals.iter().any(is_target) {
-            return Err(positioned(return_failing_call(scope, route, subject, &preview.note).await));
+            return Err(positioned(return_failing_call(scope, judged, &preview.note).await));
         }
         proposals.push(proposal);
     }
@@ -133,33 +132,32 @@ async fn preview_calls(scope: ToolCallScope<'_>, calls: &[PlannedCall<'_>]) -> R
 /// and the errors of storing the step. A call that must fail is returned to the agent, and the plan continues without
 /// it.
 pub(in crate::handlers) async fn propose_step(
-    scope: ToolCallScope<'_>,
-    call: &ToolCall<'_>,
-    route: &Arc<ToolRoute>,
+    call: &ReviewedCall<'_>,
     plan: &PlanAnnouncement,
 ) -> Result<ToolOutcome, McpError> {
+    let ReviewedCall { scope, route, arguments, .. } = *call;
     let ToolCallScope { exchange, reviews, .. } = scope;
     exchange.identity.principal.require_scope(Scope::ToolsPropose)?;
-    let arguments = arguments_or_empty(call.arguments)?;
     // The position of the step is not known yet. `Changes::propose_step` checks its references again.
     let judged = judge_step(scope, route, arguments, MAX_STEPS).await?;
-    let (route, decision) = (Arc::clone(&judged.route), Arc::clone(&judged.decision));
-    let subject = judged.subject().to_owned();
-    if let Err(denied) = judged.apply_decision(exchange, Counting::Count) {
-        let reason = format!("a later call of its plan ({}) was denied", route.name);
-        reviews.changes.refuse_plan(&plan.id, &exchange.identity.principal.name, &reason).await;
-        return Err(denied);
-    }
-    if let Some(change) = find_repeated(scope, call, &route, arguments).await? {
+    let judged = match judged.apply_decision_in_plan(exchange) {
+        Ok(judged) => judged,
+        Err(denied) => {
+            let reason = format!("a later call of its plan ({}) was denied", route.name);
+            reviews.changes.refuse_plan(&plan.id, &exchange.identity.principal.name, &reason).await;
+            return Err(denied);
+        }
+    };
+    if let Some(change) = find_repeated(call).await? {
         return Ok(ToolOutcome::Pending(change));
     }
     let idempotency_key = call.idempotency_key.as_deref().map(str::to_owned);
     let stated_reason = call.reason.as_deref().map(str::to_owned);
-    let proposal = preview_step(scope, &route, &decision, arguments).await?;
+    let proposal = preview_step(scope, &judged, arguments).await?;
     if must_be_returned(&proposal) {
         let earlier = reviews.changes.plan(&plan.id).await?.map(|plan| plan.changes).unwrap_or_default();
         if !earlier.iter().any(|step| is_written_by(step, &proposal.provider, &proposal.preview)) {
-            return Err(return_failing_call(scope, &route, &subject, &proposal.preview.note).await);
+            return Err(return_failing_call(scope, &judged, &proposal.preview.note).await);
         }
     }
     let proposal = Proposal { idempotency_key, stated_reason, ..proposal };
@@ -167,19 +165,6 @@ pub(in crate::handlers) async fn propose_step(
     let change = store(async move { changes.propose_step(proposal, plan).await }).await?;
     log_created(exchange, &change);
     Ok(ToolOutcome::Pending(change))
-}
-
-/// Returns the arguments of a call, completed by its module with its notes of the session.
-fn complete_arguments<'a>(
-    exchange: &Exchange,
-    route: &ToolRoute,
-    arguments: &'a RawValue,
-) -> Result<Cow<'a, RawValue>, McpError> {
-    let Some(notes) = exchange.notes().filter(|_| route.provider.is_module()) else {
-        return Ok(Cow::Borrowed(arguments));
-    };
-    let completed = route.provider.as_provider().complete_arguments(&route.def.name, arguments, notes)?;
-    Ok(completed.map_or(Cow::Borrowed(arguments), Cow::Owned))
 }
 
 /// Checks a call of a plan, and asks the policy about it without counting the decision. Arguments with references are checked
@@ -210,11 +195,11 @@ async fn judge_step(
 /// Previews a call of a plan, and returns its proposal. A call that the policy allows needs no approval.
 async fn preview_step(
     scope: ToolCallScope<'_>,
-    route: &ToolRoute,
-    decision: &Decision,
+    judged: &JudgedCall,
     arguments: &RawValue,
 ) -> Result<Proposal, McpError> {
     let ToolCallScope { exchange, runner, reviews, .. } = scope;
+    let (route, decision) = (&*judged.route, &*judged.decision);
     let (provider, tool, context) = (route.provider.provider(), &route.def.name, scope.preview_context());
     let preview = async {
         if previews::shows_arguments_only(&provider, tool, arguments) {
@@ -224,7 +209,8 @@ async fn preview_step(
     };
     let preview = runner.limits.with_timeout(preview).await?;
     // Without the capabilities of the client: nobody may be there to answer questions when the step runs.
-    let proposal = new_proposal(route, exchange.proposer(), arguments, preview, decision, reviews.expire_after);
+    let previewed = PreviewedCall { route, decision, arguments, preview };
+    let proposal = previewed.into_proposal(exchange.proposer(), reviews.expire_after);
     if decision.verdict != Verdict::Allow {
         return Ok(proposal);
     }

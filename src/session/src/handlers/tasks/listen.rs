@@ -3,11 +3,9 @@
 
 use std::{borrow::Cow, collections::HashMap, sync::Arc, time::Duration};
 
-use bytes::Bytes;
-
 use super::{TaskSources, find_change, view};
-use crate::server::Reviews;
-use countersign_bridge::tasks::{self as upstream_tasks, awaited_task, table::Task};
+use crate::gateway::server::Reviews;
+use countersign_bridge::tasks::{self as upstream_tasks, TaskListener, table::Task};
 use countersign_domain::changes::{CHANGE_ID_PREFIX, Change};
 use countersign_exchange::context::Exchange;
 use countersign_protocol::McpError;
@@ -54,33 +52,20 @@ pub async fn find_observable(
 }
 
 /// Sends the current state of the tasks and every transition of them. Never returns: the caller drops it at the end of
-/// the listen request. `subscription` is the id of that request, as JSON text.
-pub async fn watch(
-    exchange: &Exchange,
-    reviews: &Reviews,
-    tasks: SubscribedTasks,
-    subscription: &str,
-    sink: &dyn Fn(Bytes) -> bool,
-) {
+/// the listen request.
+pub async fn watch(listener: TaskListener<'_>, reviews: &Reviews, tasks: SubscribedTasks) {
     let SubscribedTasks { upstream, changes, feed } = tasks;
-    tokio::join!(
-        upstream_tasks::modern::watch(exchange, upstream, subscription, sink),
-        follow_changes(exchange, reviews, changes, feed, subscription, sink)
-    );
+    tokio::join!(upstream_tasks::modern::watch(listener, upstream), follow_changes(listener, reviews, changes, feed));
 }
 
 /// Sends the current state of the changes and every transition of them, until each has ended.
 async fn follow_changes(
-    exchange: &Exchange,
+    listener: TaskListener<'_>,
     reviews: &Reviews,
     changes: HashMap<String, Arc<Change>>,
     mut feed: Option<countersign_feed::FeedSubscription>,
-    subscription: &str,
-    sink: &dyn Fn(Bytes) -> bool,
 ) {
-    let notify = |change: &Change| {
-        sink(awaited_task::task_notification(&view::modern_task(exchange, reviews, change), subscription))
-    };
+    let notify = |change: &Change| listener.notify(&view::modern_task(listener.exchange, reviews, change));
     let mut sent_versions: HashMap<String, u64> = HashMap::new();
     for change in changes.values() {
         if !notify(change) {

@@ -3,34 +3,25 @@
 
 use serde_json::json;
 
-use super::super::tools;
+use super::super::tools::ProviderCall;
 use crate::{
+    gateway::local_tasks::{LocalTaskState, LocalTasks},
     owned_messages::OwnedRequest,
-    policy::AdmittedCall,
-    server::CallRunner,
-    state::local_tasks::{LocalTaskState, LocalTasks},
 };
-use countersign_bridge::CallPlan;
+use countersign_bridge::CallTraits;
 use countersign_exchange::{
-    context::Exchange,
     reply::{RelatedChannel, Reply},
     state::Cancellation,
 };
-use countersign_protocol::{ErrorKind, McpError, envelope::Request, json::MemberEdit};
+use countersign_protocol::{ErrorKind, McpError, json::MemberEdit};
 use countersign_runtime::background;
 
 /// Runs the call as a task of this gateway. The task is cancelled when the client's access is revoked.
 ///
 /// # Errors
 /// `OVERLOADED` if the principal has too many tasks already, or no memory left.
-pub fn start(
-    exchange: &Exchange,
-    runner: &CallRunner,
-    tasks: &LocalTasks,
-    request: &Request<'_>,
-    admitted: AdmittedCall,
-    plan: CallPlan,
-) -> Result<Reply, McpError> {
+pub fn start(call: ProviderCall<'_>, tasks: &LocalTasks) -> Result<Reply, McpError> {
+    let ProviderCall { exchange, runner, request, admitted, traits, .. } = call;
     let size = request.params.map_or(0, |params| params.get().len());
     let cancel = runner.long_requests.shutdown.child_token();
     let task = tasks.register(&exchange.identity.principal.name, size, cancel.clone())?;
@@ -41,15 +32,16 @@ pub fn start(
         // The stream of a request that is answered at once ends with the answer.
         exchange.related = RelatedChannel::None;
     }
-    let plan = CallPlan { wants_task: false, ..plan };
+    let traits = CallTraits { wants_task: false, ..traits };
     background::spawn(async move {
-        let request = owned.as_request();
-        let call_cancel = Cancellation::from(cancel.clone());
-        let work = Box::pin(tools::run_in_task(&exchange, &runner, &request, admitted, plan, &call_cancel));
+        let (request, call_cancel) = (&owned.as_request(), &Cancellation::from(cancel.clone()));
+        let call =
+            ProviderCall { exchange: &exchange, runner: &runner, cancel: call_cancel, request, admitted, traits };
+        let work = Box::pin(call.run_as_task());
         let state = tokio::select! {
             outcome = work => match outcome {
                 Ok(reply) => task.keep_result(reply.finish(exchange.revision()).into_owned()),
-                Err(error) => LocalTaskState::Failed(Box::new(error)),
+                Err(error) => LocalTaskState::Failed(error),
             },
             () = cancel.cancelled() => LocalTaskState::Cancelled,
             () = runner.long_requests.wait_until_withdrawn(&exchange.identity) => {

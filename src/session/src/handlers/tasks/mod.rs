@@ -14,10 +14,10 @@ use serde_json::{Value, json, value::RawValue};
 use super::reviewed::{
     approval_page, ask_client,
     dashboard_hint::dashboard_hint,
-    finished_call::{ChangeOutcome, outcome_of},
-    long_poll::{self, WaitOutcome},
+    finished_call::outcome_of,
+    long_poll::{self, ChangeWait, WaitOutcome},
 };
-use crate::{server::Reviews, state::local_tasks::LocalTasks};
+use crate::gateway::{local_tasks::LocalTasks, server::Reviews};
 use countersign_bridge::{task_shape, tasks as upstream_tasks};
 use countersign_domain::changes::{CHANGE_ID_PREFIX, Change, ChangeState};
 use countersign_exchange::{
@@ -30,7 +30,6 @@ use countersign_protocol::{
     json::{MemberEdit, edit, member},
     params,
 };
-use countersign_provider::NoProgress;
 use countersign_review::ChangeFilter;
 use countersign_runtime::{background, crash::crash_point};
 
@@ -185,26 +184,28 @@ fn progress_notification(change: &Change, token: &str) -> bytes::Bytes {
 
 /// Answers `tasks/result` (2025-11-25/basic/utilities/tasks, "Result Retrieval"). It waits for the end of the change
 /// and takes one of the principal's slots for long requests.
-async fn await_result(exchange: &Exchange, reviews: &Arc<Reviews>, change: Arc<Change>) -> Result<Reply, McpError> {
+async fn await_result(exchange: &Exchange, reviews: &Arc<Reviews>, mut change: Arc<Change>) -> Result<Reply, McpError> {
     let id = change.id.clone();
-    let is_reached: fn(&Change) -> bool = |change| change.state.is_final() || ask_client::has_open_questions(change);
-    let mut change = change;
+    let wait = ChangeWait { exchange, reviews, hold: None };
     while !change.state.is_final() {
         let _slot = reviews.long_requests.admit(&exchange.identity.principal)?;
-        let wait = long_poll::wait(exchange, reviews, Arc::clone(&change), None, &NoProgress, is_reached);
-        let waited = if approval_page::page_input_requests(exchange, reviews, &change).is_some() {
-            let mut wait = std::pin::pin!(wait);
+        let is_reached = |change: &Change| change.state.is_final() || ask_client::has_open_questions(change);
+        let waiting = wait.until(Arc::clone(&change), is_reached);
+        let mut waited = if approval_page::page_input_requests(exchange, reviews, &change).is_some() {
+            let mut waiting = std::pin::pin!(waiting);
             tokio::select! {
-                waited = &mut wait => waited?,
-                () = approval_page::ask(exchange, reviews, &change, Some(&id)) => wait.await?,
+                waited = &mut waiting => waited?,
+                () = approval_page::ask(exchange, reviews, &change, Some(&id)) => waiting.await?,
             }
         } else {
-            wait.await?
+            waiting.await?
         };
+        if let WaitOutcome::Reached(running) = &waited
+            && ask_client::has_open_questions(running)
+        {
+            waited = ask_while_running(wait, running, &id).await?;
+        }
         change = match waited {
-            WaitOutcome::Reached(change) if ask_client::has_open_questions(&change) => {
-                ask_while_running(exchange, reviews, change, &id).await?
-            }
             WaitOutcome::Reached(change) => change,
             WaitOutcome::NotReached(_) if reviews.long_requests.shutdown.is_cancelled() => {
                 return Err(McpError::shutting_down());
@@ -218,31 +219,29 @@ async fn await_result(exchange: &Exchange, reviews: &Arc<Reviews>, change: Arc<C
         return Err(McpError::new(ErrorKind::Cancelled, "the task was cancelled").with("taskId", id));
     }
     match outcome_of(&change) {
-        Some(ChangeOutcome::Result(finished)) => {
+        Some(Ok(finished)) => {
             let json = finished.result.to_json(exchange.revision(), finished.fits_output_schema);
             Ok(Reply::verbatim(task_shape::with_related_task(&json, &id)).with_failure(finished.failure))
         }
-        Some(ChangeOutcome::Error(error)) => Err(error),
+        Some(Err(error)) => Err(error),
         None => Err(McpError::new(ErrorKind::Internal, "the change has ended without a result")),
     }
 }
 
 /// Asks the client the questions of the running change's tool (2025-11-25/basic/utilities/tasks, "Input Required
-/// Status") until the change moves. Returns the new state of the change.
-async fn ask_while_running(
-    exchange: &Exchange,
-    reviews: &Reviews,
-    change: Arc<Change>,
-    id: &str,
-) -> Result<Arc<Change>, McpError> {
-    let new_version = long_poll::wait_for_new_version(exchange, reviews, Arc::clone(&change));
-    if ask_client::answerable_questions(exchange, &change).is_empty() {
+/// Status") until the change moves, and returns its new state.
+async fn ask_while_running(wait: ChangeWait<'_>, change: &Arc<Change>, id: &str) -> Result<WaitOutcome, McpError> {
+    let ChangeWait { exchange, reviews, .. } = wait;
+    let new_version = wait.until(Arc::clone(change), |current| current.version > change.version);
+    if ask_client::answerable_questions(exchange, change).is_empty() {
         return new_version.await;
     }
     tokio::select! {
         // Another client may answer, or the tool may withdraw its question.
         changed = new_version => changed,
-        () = ask_client::ask_open_questions(exchange, reviews, &change, Some(id)) => Ok(long_poll::reload(reviews, change.clone()).await),
+        () = ask_client::ask_open_questions(exchange, reviews, change, Some(id)) => {
+            Ok(WaitOutcome::Reached(long_poll::reload(reviews, Arc::clone(change)).await))
+        }
     }
 }
 

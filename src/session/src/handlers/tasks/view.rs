@@ -1,13 +1,10 @@
 //! The representations of a change as a task: the `Task` of 2025-11-25 (schema/2025-11-25) and that of the extension
 //! (ext-tasks, "Tasks").
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::super::reviewed::{
-    approval_page, ask_client,
-    finished_call::{ChangeOutcome, outcome_of},
-};
-use crate::server::Reviews;
+use super::super::reviewed::{approval_page, ask_client, finished_call::outcome_of};
+use crate::gateway::server::Reviews;
 use countersign_bridge::task_shape;
 use countersign_config::RetentionConfig;
 use countersign_domain::changes::{Change, ChangeState};
@@ -75,8 +72,8 @@ pub fn created_modern_task(reviews: &Reviews, change: &Change) -> String {
 pub fn modern_status(change: &Change) -> Status {
     match (change.state, outcome_of(change)) {
         (ChangeState::Withdrawn, _) => Status::Cancelled,
-        (ChangeState::Expired, _) | (_, Some(ChangeOutcome::Error(_))) => Status::Failed,
-        (_, Some(ChangeOutcome::Result(_))) => Status::Completed,
+        (ChangeState::Expired, _) | (_, Some(Err(_))) => Status::Failed,
+        (_, Some(Ok(_))) => Status::Completed,
         (_, None) => Status::Working,
     }
 }
@@ -95,12 +92,12 @@ pub fn legacy_status(change: &Change) -> Status {
 pub fn modern_task(exchange: &Exchange, reviews: &Reviews, change: &Change) -> String {
     let mut status = modern_status(change);
     let detail = match (status, outcome_of(change)) {
-        (Status::Completed, Some(ChangeOutcome::Result(finished))) => {
+        (Status::Completed, Some(Ok(finished))) => {
             let result = finished.result.to_json(exchange.revision(), finished.fits_output_schema);
             Some(("result", task_shape::with_result_type(&result, "complete")))
         }
-        (Status::Failed, Some(ChangeOutcome::Error(error))) => Some(("error", error_json(exchange, &error))),
-        (Status::Failed, Some(ChangeOutcome::Result(finished))) => {
+        (Status::Failed, Some(Err(error))) => Some(("error", error_json(exchange, &error))),
+        (Status::Failed, Some(Ok(finished))) => {
             let kind = finished.failure.unwrap_or(countersign_protocol::ErrorKind::ChangeExpired);
             let message = gateway_tools::change_text(change);
             Some(("error", error_json(exchange, &McpError::new(kind, message).with("changeId", change.id.as_str()))))
@@ -120,13 +117,8 @@ pub fn modern_task(exchange: &Exchange, reviews: &Reviews, change: &Change) -> S
 
 /// Returns all open questions to the client: those of the gateway before the decision, those of the tool while it runs.
 fn input_requests(exchange: &Exchange, reviews: &Reviews, change: &Change) -> Option<String> {
-    if let Some(requests) = approval_page::page_input_requests(exchange, reviews, change) {
-        return Some(requests);
-    }
-    let requests = ask_client::input_requests(exchange, change);
-    let members: Vec<String> =
-        requests.into_iter().map(|(key, request)| format!("{}:{request}", Value::from(key))).collect();
-    (!members.is_empty()).then(|| format!("{{{}}}", members.join(",")))
+    approval_page::page_input_requests(exchange, reviews, change)
+        .or_else(|| ask_client::input_requests(exchange, change))
 }
 
 fn error_json(exchange: &Exchange, error: &McpError) -> String {

@@ -8,20 +8,13 @@
 
 use std::sync::Arc;
 
-use countersign_bridge::{
-    self, Bridge, Call,
-    request::{RequestKind, RequestedItem},
-};
+use countersign_bridge::{self, Bridge, Call, RequestedItem};
 use countersign_domain::policy::Requester;
-use countersign_exchange::{
-    context::{Exchange, requester},
-    facts::ClientFacts,
-    reply::Reply,
-};
+use countersign_exchange::{context::Exchange, facts::ClientFacts, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError, Method,
     envelope::Request,
-    json::{member, members},
+    json::{Member, member, members},
     task,
 };
 use countersign_routing::RouteTable;
@@ -50,7 +43,8 @@ pub fn find_upstream(
     let mut candidates = table.providers().iter().filter_map(|provider| {
         let upstream = provider.upstream()?;
         let negotiated = upstream.negotiated()?;
-        shares_extension(&facts.capabilities, &negotiated).then_some((upstream, negotiated))
+        let is_shared = |kind| shared_extensions(kind, &facts.capabilities, &negotiated).next().is_some();
+        EXTENSION_KINDS.into_iter().any(is_shared).then_some((upstream, negotiated))
     });
     let Some((upstream, negotiated)) = candidates.next() else { return unknown() };
     if candidates.next().is_some() {
@@ -71,17 +65,22 @@ pub fn find_upstream(
 }
 
 /// The extensions that the gateway serves itself. Their methods are never passed on.
-pub const OWN_EXTENSIONS: &[&str] = &[task::TASKS_EXTENSION];
+const OWN_EXTENSIONS: &[&str] = &[task::TASKS_EXTENSION];
 
-/// Returns `true` if client and upstream both declare an extension or experimental capability that the gateway does not
-/// serve itself.
-fn shares_extension(client_capabilities: &str, upstream: &NegotiatedSession) -> bool {
-    ["extensions", "experimental"].into_iter().any(|kind| {
-        let declared = member(client_capabilities, kind).unwrap_or("{}");
-        let offered = member(upstream.capabilities.get(), kind).unwrap_or("{}");
-        members(declared)
-            .any(|extension| !OWN_EXTENSIONS.contains(&&*extension.key) && member(offered, &extension.key).is_some())
-    })
+/// The capabilities that a client and the servers behind the gateway agree on without it.
+pub const EXTENSION_KINDS: [&str; 2] = ["experimental", "extensions"];
+
+/// Iterates over what an upstream declares of a kind of [`EXTENSION_KINDS`], if the client declares it too and the gateway does
+/// not serve it itself.
+pub fn shared_extensions<'a>(
+    kind: &str,
+    client_capabilities: &'a str,
+    upstream: &'a NegotiatedSession,
+) -> impl Iterator<Item = Member<'a>> {
+    let declared = member(client_capabilities, kind).unwrap_or("{}");
+    let offered = member(upstream.capabilities.get(), kind).unwrap_or("{}");
+    members(offered)
+        .filter(move |offer| !OWN_EXTENSIONS.contains(&&*offer.key) && member(declared, &offer.key).is_some())
 }
 
 /// Passes a request on to the upstream that shares the extension, if the policy allows it.
@@ -94,13 +93,13 @@ pub async fn call(
     bridge: &Arc<Bridge>,
     request: &Request<'_>,
 ) -> Result<Reply, McpError> {
-    let upstream = find_upstream(table, &exchange.facts, &requester(exchange), &request.method)?;
+    let upstream = find_upstream(table, &exchange.facts, &exchange.requester(), &request.method)?;
     if request.params.is_some_and(|params| !params.get().starts_with('{')) {
         return Err(McpError::new(ErrorKind::InvalidParams, "`params` is not an object"));
     }
     tracing::debug!(upstream = %upstream.config.name, "a request of an extension is passed on");
-    let item = RequestedItem::Method(&request.method);
-    countersign_bridge::call(Call::new(exchange, bridge, &upstream, RequestKind::Extension, item, request)).await
+    let item = RequestedItem::Extension(&request.method);
+    countersign_bridge::call(Call::new(exchange, bridge, &upstream, item, request)).await
 }
 
 #[cfg(test)]
@@ -123,7 +122,7 @@ mod tests {
     fn refusal(bench: &Gateway, revision: Revision, capabilities: &str, method: &str) -> Option<String> {
         let exchange = bench.clients.exchange(revision, capabilities);
         let table = bench.server.routing.routes.load();
-        let found = find_upstream(&table, &exchange.facts, &requester(&exchange), method);
+        let found = find_upstream(&table, &exchange.facts, &exchange.requester(), method);
         found.err().map(|error| {
             assert_eq!(error.kind, ErrorKind::MethodNotFound);
             error.message.to_string()

@@ -1,11 +1,19 @@
 //! Reads incoming messages, finds their era and revision, passes each to its handler, and regroups batches.
 
+mod forwarding;
+pub mod frames;
+pub mod middleware;
+
 use std::{cell::RefCell, collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, future::LocalBoxFuture, stream};
 
-use crate::{RequestScope, cluster, handlers, middleware, owned_messages::OwnedRequest, server::McpServer};
+use crate::{
+    gateway::server::{McpServer, RequestScope},
+    handlers,
+    owned_messages::OwnedRequest,
+};
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
     body_budget::Reservation,
@@ -295,15 +303,13 @@ pub fn run_request<'a>(
 
 /// Runs one request to its answer. Returns `None` if its client has cancelled it.
 pub(crate) async fn answer(scope: &RequestScope, request: &Request<'_>) -> Option<WireResponse> {
-    let RequestScope { exchange, server, table } = scope;
+    let RequestScope { exchange, server, .. } = scope;
     if let Some(cluster) = server.cluster.as_deref()
-        && let Some(lookup) = cluster::find_forward_target(cluster, exchange, request)
+        && let Some(lookup) = forwarding::find_forward_target(cluster, exchange, request)
     {
         match lookup.await {
             Ok(Some(target)) => {
-                let headers = cluster::mirrored_headers(table, request);
-                return Box::pin(cluster::forward_to_owner(cluster, target, &server.slots, exchange, headers, request))
-                    .await;
+                return Box::pin(forwarding::forward_to_owner(scope, cluster, target, request)).await;
             }
             Ok(None) => {}
             Err(error) => return Some(WireResponse::error(Some(&request.id), &error, exchange.revision())),
@@ -404,7 +410,7 @@ async fn serve(scope: &RequestScope, request: &Request<'_>) -> ServeOutcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::RequestLimits;
+    use crate::gateway::limits::RequestLimits;
 
     fn meta<'a>(info: Option<&'a str>, capabilities: &'a str) -> Meta<'a> {
         Meta {

@@ -8,16 +8,14 @@ use std::{
 
 use actix::Addr;
 
-use crate::{
+use crate::gateway::{
     address::GatewayAddress,
+    answered_page_requests::AnsweredPageRequests,
+    callers::{DecidingKeys, Limiter},
     cluster::Cluster,
     limits::RequestLimits,
+    local_tasks::LocalTasks,
     long_requests::LongRequests,
-    state::{
-        answered_page_requests::AnsweredPageRequests,
-        callers::{DecidingKeys, Limiter},
-        local_tasks::LocalTasks,
-    },
     status::GatewayStatus,
 };
 use countersign_bridge::Bridge;

@@ -1,6 +1,6 @@
 //! The chain around every request: log, metrics, authenticate ([`countersign_auth::Authenticator::check`]), authorize,
 //! rate limit, and the choice of the handler. The handler of a tool call also validates its arguments
-//! ([`countersign_routing::validate`]) and asks the policy ([`crate::policy`]).
+//! ([`countersign_routing::validate`]) and asks the policy (`policy::judge`).
 
 use std::{
     borrow::Cow,
@@ -9,15 +9,14 @@ use std::{
 };
 
 use crate::{
-    RequestScope, extension,
+    gateway::server::{CallRunner, McpServer, RequestScope, Routing},
     handlers::{
-        ItemRequest, lifecycle, listen, prompts, resources,
+        ItemRequest, extension_methods, lifecycle, listen, prompts, resources,
         tasks::{self, TaskSources},
         tool_call::ToolCallScope,
         tools,
         upstream_wait::RouteFinder,
     },
-    server::{CallRunner, McpServer, Routing},
 };
 use countersign_domain::principal::{Identity, Scope};
 use countersign_exchange::{context::Exchange, reply::Reply, state::Cancellation};
@@ -40,24 +39,10 @@ pub(crate) async fn run(scope: &RequestScope, request: &Request<'_>, cancel: &Ca
             handle(scope, method, request, cancel).await
         }
         // A method of an extension, or an unknown one.
-        (Ok(()), _) => extension::call(exchange, table, &server.runner.bridge, request).await,
+        (Ok(()), _) => extension_methods::call(exchange, table, &server.runner.bridge, request).await,
     };
-    let end = match &outcome {
-        Ok(reply) => RequestEnd { failure: reply.failure, is_in_band: true, is_pending: reply.is_pending },
-        Err(error) => RequestEnd { failure: Some(error.kind), is_in_band: false, is_pending: false },
-    };
-    log_request(exchange, &request.method, end, timer.finish(end));
+    timer.finish(exchange, &request.method, &outcome);
     outcome
-}
-
-/// The end of a request, for logs and metrics.
-#[derive(Clone, Copy)]
-struct RequestEnd {
-    failure: Option<ErrorKind>,
-    /// `true` if the failure is part of a result.
-    is_in_band: bool,
-    /// `true` if the call waits for a person's approval.
-    is_pending: bool,
 }
 
 /// Checks the credential, the role and the rate of the caller of a request with parameters of this size.
@@ -122,7 +107,7 @@ async fn handle(
             let scope = ToolCallScope { exchange, cancel, table, runner, reviews, local_tasks };
             tools::call_tool(scope, item.finder, request).await
         }
-        Method::ResourcesList => resources::list(exchange, table, limits, request, cancel).await,
+        Method::ResourcesList => resources::list(item).await,
         Method::ResourceTemplatesList => resources::list_templates(exchange, table, request),
         Method::ResourcesRead => resources::read(item, bridge).await,
         Method::ResourcesSubscribe => resources::subscribe(item, memory).await,
@@ -163,26 +148,6 @@ async fn wait_for_first_answers(routing: &Routing, table: &RouteTable) -> Option
     Some(routing.routes.load_full())
 }
 
-/// Writes one structured DEBUG line about a request with method, session, principal, outcome and duration. The line never
-/// contains arguments or results, because they may be confidential.
-fn log_request(exchange: &Exchange, method: &str, end: RequestEnd, duration: Duration) {
-    tracing::debug!(
-        // The method is an arbitrary text of the client.
-        method = %method.escape_debug().take(64).collect::<String>(),
-        session = %exchange.session.short_id(),
-        principal = %exchange.identity.principal.name,
-        transport = exchange.transport.as_str(),
-        revision = exchange.revision().as_str(),
-        outcome = match end {
-            RequestEnd { failure: Some(kind), .. } => kind.code(),
-            RequestEnd { is_pending: true, .. } => "pending",
-            _ => "ok",
-        },
-        duration_us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX),
-        "request"
-    );
-}
-
 /// Counts a request and its duration. Labels come from closed lists, never from a client. A timer that is dropped
 /// unfinished counts as cancelled by the client.
 struct RequestTimer {
@@ -202,18 +167,32 @@ impl RequestTimer {
         }
     }
 
-    /// Counts a finished request, and returns its duration.
-    fn finish(mut self, end: RequestEnd) -> Duration {
+    /// Counts a finished request, and writes one structured DEBUG line about it. The line never contains arguments or results,
+    /// because they may be confidential.
+    fn finish(mut self, exchange: &Exchange, method: &str, answer: &Result<Reply, McpError>) {
         self.is_finished = true;
-        let outcome = match end {
-            RequestEnd { failure: Some(kind), is_in_band, .. } => {
-                RequestMetrics::get().record_error(kind);
-                if is_in_band { RequestOutcome::ToolError } else { RequestOutcome::from_error_kind(kind) }
-            }
-            RequestEnd { is_pending: true, .. } => RequestOutcome::Pending,
-            RequestEnd { .. } => RequestOutcome::Ok,
+        let failure = answer.as_ref().map_or_else(|error| Some(error.kind), |reply| reply.failure);
+        let (outcome, logged_outcome) = match (answer, failure) {
+            (Err(error), _) => (RequestOutcome::from_error_kind(error.kind), error.kind.code()),
+            (Ok(_), Some(kind)) => (RequestOutcome::ToolError, kind.code()),
+            (Ok(reply), None) if reply.is_pending => (RequestOutcome::Pending, "pending"),
+            (Ok(_), None) => (RequestOutcome::Ok, "ok"),
         };
-        self.record(outcome)
+        if let Some(kind) = failure {
+            RequestMetrics::get().record_error(kind);
+        }
+        let duration = self.record(outcome);
+        tracing::debug!(
+            // The method is an arbitrary text of the client.
+            method = %method.escape_debug().take(64).collect::<String>(),
+            session = %exchange.session.short_id(),
+            principal = %exchange.identity.principal.name,
+            transport = exchange.transport.as_str(),
+            revision = exchange.revision().as_str(),
+            outcome = logged_outcome,
+            duration_us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX),
+            "request"
+        );
     }
 
     fn record(&self, outcome: RequestOutcome) -> Duration {

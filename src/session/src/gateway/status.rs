@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Instant};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::registry::Registry;
+use crate::gateway::registry::Registry;
 use countersign_config::Config;
 use countersign_exchange::{body_budget::BodyBudget, state::Channel};
 use countersign_protocol::Revision;

@@ -13,7 +13,7 @@ use std::{
 use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 
-use crate::{inbound::MessageSource, server::McpServer};
+use crate::{gateway::server::McpServer, inbound::MessageSource};
 use countersign_domain::principal::Identity;
 use countersign_exchange::{body_budget::Reservation, reply::RelatedChannel, state::SessionState};
 use countersign_protocol::{
@@ -21,6 +21,18 @@ use countersign_protocol::{
     envelope::{self, Incoming, Message},
 };
 use countersign_runtime::is_large;
+
+/// Sent by a pump to its session for one received message. The answer to a large one comes once the message was parsed on
+/// another thread; until then, the pump reads nothing more.
+#[derive(actix::Message)]
+#[rtype(result = "()")]
+pub struct InboundMessage {
+    /// The identity of the request or the connection that brought the message.
+    pub identity: Identity,
+    pub frame: Bytes,
+    /// The reserved bytes of the body, held until the message is answered.
+    pub reservation: Option<Reservation>,
+}
 
 /// Processes one frame of a connection with an outbox. It never waits: work that cannot finish at once continues in the
 /// background.
@@ -32,20 +44,17 @@ use countersign_runtime::is_large;
 pub fn process_frame(
     server: &Arc<McpServer>,
     session: &Arc<SessionState>,
-    identity: Identity,
-    frame: Bytes,
-    reservation: Option<Reservation>,
+    message: InboundMessage,
 ) -> Option<impl Future<Output = ()> + use<>> {
-    if !is_large(frame.len()) {
-        poll_then_spawn(answer_frame(server, session, identity, frame, reservation));
+    if !is_large(message.frame.len()) {
+        poll_then_spawn(answer_frame(server, session, message));
         return None;
     }
     let (server, session) = (Arc::clone(server), Arc::clone(session));
     Some(async move {
         let large_messages = Arc::clone(&server.large_messages);
         let principal = Arc::clone(session.principal());
-        let work =
-            move || async move { poll_then_spawn(answer_frame(&server, &session, identity, frame, reservation)) };
+        let work = move || async move { poll_then_spawn(answer_frame(&server, &session, message)) };
         if let Err(error) = large_messages.run(&principal.name, work).await {
             tracing::debug!(%error, "a large message was not processed");
         }
@@ -56,10 +65,9 @@ pub fn process_frame(
 fn answer_frame(
     server: &Arc<McpServer>,
     session: &Arc<SessionState>,
-    identity: Identity,
-    frame: Bytes,
-    reservation: Option<Reservation>,
+    message: InboundMessage,
 ) -> Pin<Box<impl Future<Output = ()> + use<>>> {
+    let InboundMessage { identity, frame, reservation } = message;
     let source = MessageSource {
         server: server.clone(),
         session: session.clone(),

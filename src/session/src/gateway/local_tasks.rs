@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::long_requests::LongRequests;
+use crate::gateway::long_requests::LongRequests;
 use countersign_bridge::{
     result::is_error_result,
     task_shape::{self, Times},
@@ -39,7 +39,7 @@ pub enum LocalTaskState {
     Working,
     /// The result in the form of the client's revision.
     Done(Arc<str>),
-    Failed(Box<McpError>),
+    Failed(McpError),
     Cancelled,
 }
 
@@ -156,7 +156,7 @@ impl LocalTask {
             return LocalTaskState::Done(result.into());
         }
         let message = "the tool has run, but there is no room to keep its result (limits.principal_memory)";
-        LocalTaskState::Failed(Box::new(McpError::new(ErrorKind::Overloaded, message)))
+        LocalTaskState::Failed(McpError::new(ErrorKind::Overloaded, message))
     }
 
     /// Ends the task in this state, unless it has already ended.
@@ -231,7 +231,7 @@ impl LocalTask {
                 let json = task_shape::with_related_task(&result, &self.id);
                 Ok(Reply::verbatim(json).with_failure(is_error_result(&result).then_some(ErrorKind::ToolExecution)))
             }
-            LocalTaskState::Failed(error) => Err(*error),
+            LocalTaskState::Failed(error) => Err(error),
             LocalTaskState::Working | LocalTaskState::Cancelled => {
                 Err(McpError::new(ErrorKind::Cancelled, "the task was cancelled").with("taskId", self.id.as_str()))
             }

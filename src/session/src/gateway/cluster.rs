@@ -1,5 +1,5 @@
-//! Finds the node of the same store that owns a session, a parked call or a task of an upstream, and forwards the requests
-//! about them to it.
+//! The other nodes of the same store. Each session, parked call and task of an upstream belongs to one node, to which the
+//! requests about them are forwarded.
 //!
 //! A gateway that is the only one of its store has no [`Cluster`].
 
@@ -7,12 +7,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{future::LocalBoxFuture, stream::LocalBoxStream};
 
-use countersign_exchange::{
-    context::{Exchange, ForwardedHeaders, InFlightRequest, RequestSlots, WireResponse},
-    state::Channel,
-};
-use countersign_protocol::{ErrorKind, McpError, envelope::Request, json::string, param_headers};
-use countersign_routing::RouteTable;
+use countersign_exchange::context::{Exchange, WireResponse};
+use countersign_protocol::{ErrorKind, McpError, envelope::Request, param_headers::MirroredHeaders};
 
 /// The node that owns the subject of a request.
 pub struct ForwardTarget {
@@ -81,7 +77,7 @@ pub trait Cluster: Send + Sync {
     ) -> Result<http::Response<Body>, McpError>;
 
     /// Forwards a request that arrived over a connection with an outbox. Messages that belong to the request are sent
-    /// to the client before the answer. `mirrored` are the headers of [`mirrored_headers`].
+    /// to the client before the answer. `mirrored_headers` are those that mirror arguments of a call.
     ///
     /// # Errors
     /// The reason why the owner has not answered.
@@ -89,56 +85,9 @@ pub trait Cluster: Send + Sync {
         &self,
         target: ForwardTarget,
         exchange: &Exchange,
-        mirrored: ForwardedHeaders,
+        mirrored_headers: MirroredHeaders,
         request: &Request<'_>,
     ) -> Result<WireResponse, McpError>;
-}
-
-/// Finds the owner of the subject of a request that arrived over a connection with an outbox. A request that arrived
-/// over HTTP was already forwarded by its transport.
-pub fn find_forward_target<'a>(
-    cluster: &'a dyn Cluster,
-    exchange: &Exchange,
-    request: &Request<'a>,
-) -> Option<OwnerLookup<'a>> {
-    if !exchange.is_modern() || !matches!(exchange.session.channel, Channel::Outbox(_)) {
-        return None;
-    }
-    cluster.owner_of_call(request)
-}
-
-/// Returns the headers that mirror arguments of a call, as the definition of its tool demands.
-pub fn mirrored_headers(table: &RouteTable, request: &Request<'_>) -> ForwardedHeaders {
-    let params = request.outlined_params().object;
-    let name = params.member("name").and_then(string).filter(|_| request.method == "tools/call");
-    let route = name.and_then(|name| table.find_tool(&name));
-    route.map_or_else(Vec::new, |route| param_headers::for_call(&route.param_headers, params.member("arguments")))
-}
-
-/// Forwards a request to the owner, and waits for the answer until the client cancels its request or the session ends.
-/// Returns `None` for a cancelled request.
-pub async fn forward_to_owner(
-    cluster: &dyn Cluster,
-    target: ForwardTarget,
-    slots: &RequestSlots,
-    exchange: &Exchange,
-    mirrored: ForwardedHeaders,
-    request: &Request<'_>,
-) -> Option<WireResponse> {
-    let revision = exchange.revision();
-    let error = |error: &McpError| Some(WireResponse::error(Some(&request.id), error, revision));
-    let mut in_flight = match InFlightRequest::admit(slots, &exchange.session, &request.id) {
-        Ok(in_flight) => in_flight,
-        Err(refusal) => return error(&refusal),
-    };
-    let answer = tokio::select! {
-        // A cancelled request gets no answer, even if there is one.
-        biased;
-        () = in_flight.cancel.cancelled() => return None,
-        answer = cluster.call(target, exchange, mirrored, request) => answer,
-    };
-    in_flight.is_answered = true;
-    answer.map_or_else(|failed| error(&failed), Some)
 }
 
 /// Returns the stream for a body that has been read completely.
