@@ -27,7 +27,6 @@ pub enum Role {
 }
 
 impl Role {
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }
@@ -37,19 +36,16 @@ impl Role {
     }
 
     /// Returns `true` if the role may use the MCP endpoints and `/tools`.
-    #[must_use]
     pub const fn may_call(self) -> bool {
         matches!(self, Self::Agent | Self::Admin | Self::Reviewer)
     }
 
     /// Returns `true` if the role may see changes, sessions, providers and the audit trail of everyone.
-    #[must_use]
     pub const fn may_view(self) -> bool {
         matches!(self, Self::Reviewer | Self::Viewer | Self::Admin)
     }
 
     /// Returns `true` if the role may approve, reject and settle.
-    #[must_use]
     pub const fn may_decide(self) -> bool {
         matches!(self, Self::Reviewer | Self::Admin)
     }
@@ -174,7 +170,6 @@ pub enum Scope {
 }
 
 impl Scope {
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }
@@ -184,7 +179,6 @@ impl Scope {
     }
 
     /// Returns `true` if this scope grants everything that `other` grants.
-    #[must_use]
     pub const fn includes(self, other: Self) -> bool {
         self as u8 == other as u8 || matches!((self, other), (Self::Admin, _) | (Self::ToolsPropose, Self::ToolsRead))
     }
