@@ -24,19 +24,20 @@ pub fn event_facts(event: &FeedEvent) -> EventFacts {
 pub struct EventFilter {
     name: String,
     kinds: GlobSet,
-    tools: Option<GlobSet>,
-    servers: Option<GlobSet>,
+    /// An empty set accepts all.
+    tools: GlobSet,
+    /// An empty set accepts all.
+    servers: GlobSet,
     states: Vec<ChangeState>,
 }
 
 impl EventFilter {
     pub fn new(config: &WebhookConfig) -> Self {
-        let optional_globs = |patterns: &[String]| (!patterns.is_empty()).then(|| glob_set(patterns));
         Self {
             name: config.name.clone(),
             kinds: glob_set(&config.events),
-            tools: optional_globs(&config.tools),
-            servers: optional_globs(&config.servers),
+            tools: glob_set(&config.tools),
+            servers: glob_set(&config.servers),
             states: config.states.clone(),
         }
     }
@@ -49,14 +50,12 @@ impl EventFilter {
     /// Returns `true` if the event matches. Filters by server, tool or state do not apply to events without that
     /// field. A webhook never gets events about itself.
     pub fn accepts(&self, kind: &str, facts: &EventFacts) -> bool {
-        let matches_any = |glob_set: &Option<GlobSet>, names: &[String]| {
-            glob_set
-                .as_ref()
-                .is_none_or(|glob_set| names.is_empty() || names.iter().any(|name| glob_set.is_match(name)))
+        let accepts_any = |globs: &GlobSet, names: &[String]| {
+            globs.is_empty() || names.is_empty() || names.iter().any(|name| globs.is_match(name))
         };
         self.accepts_kind(kind)
-            && matches_any(&self.servers, facts.server.as_slice())
-            && matches_any(&self.tools, &facts.tools)
+            && accepts_any(&self.servers, facts.server.as_slice())
+            && accepts_any(&self.tools, &facts.tools)
             && facts.state.is_none_or(|state| self.states.is_empty() || self.states.contains(&state))
             && facts.webhook.as_ref() != Some(&self.name)
     }
