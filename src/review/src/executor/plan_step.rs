@@ -16,7 +16,7 @@ use crate::{
 use countersign_domain::{
     changes::{
         Change, PlanStep, Terms,
-        machine::ChangeEvent,
+        machine::{ChangeEvent, RevisedCall},
         plan::{PlanProgress, fill_references},
     },
     policy::Verdict,
@@ -166,10 +166,12 @@ async fn preview_again(
     let expires_at = expiry::expiry_time(&state.changes, change).await.map_err(store_error)?;
     Ok(ChangeEvent::Fill {
         comment: comment.to_owned(),
-        arguments,
-        preview: truncate_headlines(computed.preview),
-        served_by: provider.server_identity(),
-        terms: Box::new(terms),
+        call: RevisedCall {
+            arguments,
+            preview: truncate_headlines(computed.preview),
+            served_by: provider.server_identity(),
+            terms: Box::new(terms),
+        },
         is_allowed: verdict == Verdict::Allow,
         expires_at,
     })

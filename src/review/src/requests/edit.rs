@@ -22,7 +22,7 @@ use crate::{
 use countersign_domain::{
     changes::{
         Change, ChangeState, Editing, SignInTerms, Terms, arguments,
-        machine::ChangeEvent,
+        machine::{ChangeEvent, RevisedCall},
         plan::{find_references, has_references},
         visible,
     },
@@ -73,12 +73,10 @@ async fn edit_now(state: &ReviewState, edit: ChangeEdit) -> RequestResult {
             state.preview_as_proposer(&change, &arguments).await.map_err(PreviewError::into_error)?;
         let mut preview = truncate_headlines(preview);
         compose_over_plan(&state.changes, &change, &mut preview).await.map_err(store_error)?;
-        Ok((terms, preview, provider.server_identity()))
+        Ok(RevisedCall { arguments, preview, served_by: provider.server_identity(), terms: Box::new(terms) })
     };
-    let (terms, preview, served_by) =
-        prepared.await.map_err(|error| ChangeRequestError { error, current: Some(Arc::clone(&change)) })?;
-    let (editor, terms) = ((*reviewer).clone(), Box::new(terms));
-    let event = ChangeEvent::Edit { editor, comment, arguments, preview, served_by, terms };
+    let call = prepared.await.map_err(|error| ChangeRequestError { error, current: Some(Arc::clone(&change)) })?;
+    let event = ChangeEvent::Edit { editor: (*reviewer).clone(), comment, call };
     crash_point("before_edit");
     let edited = apply_event(state, &change, event).await;
     crash_point("after_edit");

@@ -11,11 +11,8 @@ fn step(state: ChangeState) -> Change {
 fn fill(arguments: &str, terms: Terms) -> ChangeEvent {
     ChangeEvent::Fill {
         comment: "Filled".into(),
-        arguments: raw(arguments),
-        preview: preview("filled"),
-        served_by: ServerIdentity::default(),
         is_allowed: terms.quorum == 0,
-        terms: Box::new(terms),
+        call: revised_call(arguments, "filled", terms),
         expires_at: time_at(900),
     }
 }
