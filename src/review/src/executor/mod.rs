@@ -34,7 +34,7 @@ use self::{
 };
 use crate::{
     actor::{ApprovedChange, TransitionError},
-    recheck::{Divergence, Recheck, SameTarget, to_fault},
+    recheck::{Comparison, Divergence, PreviewError, SameTarget, to_fault},
     review_state::ReviewState,
     upkeep::expiry,
 };
@@ -268,35 +268,35 @@ async fn check_readiness(
     // The provider is not asked while another change occupies the target, because that change would alter the target
     // anyway.
     check_target_is_free(state, &change).await?;
-    let recheck = match prepare(state, &change, is_own).await? {
+    let comparison = match prepare(state, &change, is_own).await? {
         Preparation::AsApproved => state.recheck(&change).await,
         Preparation::NotItsTurn => {
             state.waiting_reasons.remove(&change.id);
             return Ok(None);
         }
-        Preparation::Unavailable(error) => Recheck::Unavailable(error),
+        Preparation::Unavailable(error) => Err(PreviewError::Unavailable(error)),
         Preparation::Needs(event) => {
             commit_transition(state, &change, *event).await?;
             return Ok(None);
         }
     };
-    let reason_to_wait = recheck.reason_to_wait();
+    let reason_to_wait = comparison.as_ref().err().and_then(PreviewError::reason_to_wait);
     let needs_account = reason_to_wait.is_some();
     state.waiting_reasons.update(&change, reason_to_wait);
-    let event = match recheck {
-        Recheck::Same(same) => match find_objection(state, &change, is_own).await? {
+    let event = match comparison {
+        Ok(Comparison::Same(same)) => match find_objection(state, &change, is_own).await? {
             Some(event) => event,
             None => return Ok(Some((change, same))),
         },
-        Recheck::Moved(moved) if is_own || moved.has_same_server(&change) => {
+        Ok(Comparison::Moved(moved)) if is_own || moved.has_same_server(&change) => {
             return_to_review(state, &change, *moved).await?;
             return Ok(None);
         }
-        Recheck::Impossible(fault) if is_own => ChangeEvent::MarkStale { fault },
+        Err(PreviewError::Impossible(error)) if is_own => ChangeEvent::MarkStale { fault: to_fault(&error) },
         // The change stays approved until the person has connected or it expires.
-        Recheck::Unavailable(_) if is_own && needs_account => return Err(RetryReason::AccountNeeded),
-        Recheck::Unavailable(error) if is_own => event_if_unavailable(state, &error, failed_rechecks)?,
-        Recheck::Moved(_) | Recheck::Impossible(_) | Recheck::Unavailable(_) => return Err(RetryReason::Unavailable),
+        Err(PreviewError::Unavailable(_)) if is_own && needs_account => return Err(RetryReason::AccountNeeded),
+        Err(PreviewError::Unavailable(error)) if is_own => event_if_unavailable(state, &error, failed_rechecks)?,
+        Ok(Comparison::Moved(_)) | Err(_) => return Err(RetryReason::Unavailable),
     };
     commit_transition(state, &change, event).await?;
     Ok(None)

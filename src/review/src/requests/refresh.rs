@@ -7,7 +7,7 @@ use super::checks::{
 };
 use crate::{
     ChangeRequestError, Changes,
-    recheck::{Divergence, Recheck},
+    recheck::{Comparison, Divergence, PreviewError, to_fault},
     review_state::ReviewState,
 };
 use countersign_domain::{
@@ -49,10 +49,10 @@ async fn recheck_target(
 ) -> Result<Option<(Arc<Change>, Option<String>)>, ChangeRequestError> {
     let is_stale = change.state == ChangeState::Stale;
     Ok(match state.recheck(change).await {
-        Recheck::Same(..) if !is_stale => None,
+        Ok(Comparison::Same(_)) if !is_stale => None,
         // The change is no longer stale, but reviewers were shown that it cannot be approved.
-        Recheck::Same(same) => Some((refresh_unchanged(state, change, same.provider.server_identity()).await?, None)),
-        Recheck::Moved(moved) => {
+        Ok(Comparison::Same(same)) => Some((refresh_unchanged(state, change, same.provider.server_identity()).await?, None)),
+        Ok(Comparison::Moved(moved)) => {
             let Divergence { preview, served_by, fault } = *moved;
             let reason = fault.message.clone();
             crash_point("before_stale");
@@ -66,9 +66,14 @@ async fn recheck_target(
             crash_point("after_refresh");
             Some((refreshed, Some(reason)))
         }
-        Recheck::Impossible(_) if is_stale => Some((Arc::clone(change), None)),
-        Recheck::Impossible(fault) => Some((apply_event(state, change, ChangeEvent::MarkStale { fault }).await?, None)),
-        Recheck::Unavailable(error) => return Err(ChangeRequestError { error, current: Some(Arc::clone(change)) }),
+        Err(PreviewError::Impossible(_)) if is_stale => Some((Arc::clone(change), None)),
+        Err(PreviewError::Impossible(error)) => {
+            let event = ChangeEvent::MarkStale { fault: to_fault(&error) };
+            Some((apply_event(state, change, event).await?, None))
+        }
+        Err(PreviewError::Unavailable(error)) => {
+            return Err(ChangeRequestError { error, current: Some(Arc::clone(change)) });
+        }
     })
 }
 
