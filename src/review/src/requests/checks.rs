@@ -178,8 +178,6 @@ pub(crate) async fn to_request_result(
         Err(TransitionError::Illegal(illegal)) => {
             Err(refusal_error(error_kind(illegal), capitalize(&illegal.to_string()), change))
         }
-        Err(TransitionError::Refused(error)) => Err(error.into()),
-        Err(TransitionError::Store(error)) => Err(store_error(error).into()),
         Err(TransitionError::Fenced) => {
             let message = "The gateway that ran the change may still send the call; try again later";
             Err(refusal_error(ErrorKind::ChangeNotPending, message, change))
@@ -188,9 +186,20 @@ pub(crate) async fn to_request_result(
             let message = "A step of its plan runs, so its approval cannot be undone now; reject the plan to stop it";
             Err(refusal_error(ErrorKind::ChangeNotPending, message, change))
         }
-        Err(TransitionError::Duplicate) => {
-            Err(McpError::new(ErrorKind::Internal, "The change could not be stored").into())
-        }
+        Err(error) => Err(into_client_error(error).into()),
+    }
+}
+
+/// Returns the error of a transition that does not depend on the state of the change.
+pub(crate) fn into_client_error(error: TransitionError) -> McpError {
+    match error {
+        TransitionError::Refused(error) => error,
+        TransitionError::Store(error) => store_error(error),
+        TransitionError::Illegal(_)
+        | TransitionError::Conflict
+        | TransitionError::Duplicate
+        | TransitionError::Busy
+        | TransitionError::Fenced => McpError::new(ErrorKind::Internal, "The change could not be stored"),
     }
 }
 

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use super::propose::{
-    CallIdentity, answer_repeat, draft_change, find_by_key, find_existing, into_client_error, key_conflict_error,
-    write_new_change,
+use super::{
+    checks::into_client_error,
+    propose::{
+        CallIdentity, answer_repeat, draft_change, find_by_key, find_existing, key_conflict_error, write_new_change,
+    },
 };
 use crate::{Changes, Proposal, actor::TransitionError, review_state::ReviewState, store_error};
 use countersign_domain::changes::{

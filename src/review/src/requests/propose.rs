@@ -5,6 +5,7 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 use serde_json::{json, value::RawValue};
 
+use super::checks::into_client_error;
 use crate::{
     Changes, MAX_IDEMPOTENCY_KEY_BYTES, Proposal,
     actor::{TransitionError, TransitionResult, duplicate_calls},
@@ -167,18 +168,6 @@ pub(super) fn draft_change(state: &ReviewState, proposal: Proposal) -> Result<Tr
         Ok(TransitionDraft { call_hash: Some(call), ..draft })
     });
     draft.inspect_err(|_| state.changes.shared.duplicates.remove(&id))
-}
-
-pub(super) fn into_client_error(error: TransitionError) -> McpError {
-    match error {
-        TransitionError::Refused(error) => error,
-        TransitionError::Store(error) => store_error(error),
-        TransitionError::Illegal(_)
-        | TransitionError::Conflict
-        | TransitionError::Duplicate
-        | TransitionError::Busy
-        | TransitionError::Fenced => McpError::new(ErrorKind::Internal, "The change could not be stored"),
-    }
 }
 
 fn check_proposal(state: &ReviewState, proposal: &Proposal) -> Result<(), McpError> {
