@@ -51,8 +51,7 @@ pub fn parse_change<C: DeserializeOwned>(event: &StoredEvent) -> Result<C, Store
         change: C,
     }
     let parsed = serde_json::from_str(&event.data);
-    let EventData { change } =
-        parsed.map_err(|e| StoreError::BadRecord(format!("feed event {}: {e}", event.seq)))?;
+    let EventData { change } = parsed.map_err(|e| StoreError::BadRecord(format!("feed event {}: {e}", event.seq)))?;
     Ok(change)
 }
 
@@ -123,7 +122,7 @@ impl FeedEvent {
 }
 
 /// The state that all handles of the feed share.
-struct SharedState {
+struct FeedState {
     /// The sequence number of the last published change event.
     head: u64,
     /// `None` once the feed is closed.
@@ -133,7 +132,7 @@ struct SharedState {
 /// The handle to the feed. Cheap to clone.
 #[derive(Clone)]
 pub struct Feed {
-    shared: Arc<Mutex<SharedState>>,
+    shared: Arc<Mutex<FeedState>>,
     store: Arc<dyn Store>,
 }
 
@@ -142,7 +141,7 @@ impl Feed {
     /// of events kept in memory.
     pub fn new(store: Arc<dyn Store>, head: u64, ring_size: usize) -> Self {
         let (ring, _) = broadcast::channel(ring_size.max(1));
-        Self { shared: Arc::new(Mutex::new(SharedState { head, ring: Some(ring) })), store }
+        Self { shared: Arc::new(Mutex::new(FeedState { head, ring: Some(ring) })), store }
     }
 
     /// Returns the sequence number of the last published change event; 0 before the first.

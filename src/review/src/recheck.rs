@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     plan_steps::{self, StepDependency},
-    review_state::ReviewState,
+    review_core::ReviewCore,
     store_error,
     upkeep::votes,
 };
@@ -127,7 +127,7 @@ impl PreviewError {
     }
 }
 
-impl ReviewState {
+impl ReviewCore {
     /// Returns the decision that policy makes now on a change with these arguments; `None` if it has none.
     ///
     /// # Errors
@@ -185,8 +185,7 @@ impl ReviewState {
             .map_err(|error| PreviewError::Unavailable(store_error(error)))?;
         let served_by = provider.server_identity();
         let same_server = change.served_by.fingerprint == served_by.fingerprint;
-        let is_unmoved =
-            preview.fingerprint == change.fingerprint && preview.target.lock_key == change.target.lock_key;
+        let is_unmoved = preview.fingerprint == change.fingerprint && preview.target.lock_key == change.target.lock_key;
         // If the fingerprint has changed, so may have what the diff does not show: what a truncated one leaves out, or a
         // state on which the effect of the call depends.
         let shows_state = !preview.diff.truncated && preview.state_effect != StateEffect::Dependent;
