@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantArray};
 use utoipa::ToSchema;
@@ -260,13 +261,11 @@ pub fn is_subject_of(name: &str, issuer: &str) -> bool {
     name.strip_prefix(issuer).is_some_and(|rest| rest.starts_with('#'))
 }
 
+/// The characters that are escaped in a part of a name, besides those that are not ASCII.
+const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'#').add(b'%');
+
 fn escape_part(text: &str) -> String {
-    text.bytes()
-        .map(|byte| match byte {
-            b'!'..=b'~' if !matches!(byte, b'#' | b'%') => char::from(byte).to_string(),
-            _ => format!("%{byte:02X}"),
-        })
-        .collect()
+    utf8_percent_encode(text, ESCAPED).to_string()
 }
 
 /// The SHA-256 of a secret, stored in place of the secret.
