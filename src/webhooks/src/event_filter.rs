@@ -24,20 +24,21 @@ pub fn event_facts(event: &FeedEvent) -> EventFacts {
 pub struct EventFilter {
     name: String,
     kinds: GlobSet,
-    /// An empty set accepts all.
-    tools: GlobSet,
-    /// An empty set accepts all.
-    servers: GlobSet,
+    /// `None` accepts all, unlike a set without a valid pattern.
+    tools: Option<GlobSet>,
+    /// `None` accepts all, unlike a set without a valid pattern.
+    servers: Option<GlobSet>,
     states: Vec<ChangeState>,
 }
 
 impl EventFilter {
     pub fn new(config: &WebhookConfig) -> Self {
+        let optional_globs = |patterns: &[String]| (!patterns.is_empty()).then(|| glob_set(patterns));
         Self {
             name: config.name.clone(),
             kinds: glob_set(&config.events),
-            tools: glob_set(&config.tools),
-            servers: glob_set(&config.servers),
+            tools: optional_globs(&config.tools),
+            servers: optional_globs(&config.servers),
             states: config.states.clone(),
         }
     }
@@ -50,12 +51,14 @@ impl EventFilter {
     /// Returns `true` if the event matches. Filters by server, tool or state do not apply to events without that
     /// field. A webhook never gets events about itself.
     pub fn accepts(&self, kind: &str, facts: &EventFacts) -> bool {
-        let accepts_any = |globs: &GlobSet, names: &[String]| {
-            globs.is_empty() || names.is_empty() || names.iter().any(|name| globs.is_match(name))
+        let matches_any = |glob_set: &Option<GlobSet>, names: &[String]| {
+            glob_set
+                .as_ref()
+                .is_none_or(|glob_set| names.is_empty() || names.iter().any(|name| glob_set.is_match(name)))
         };
         self.accepts_kind(kind)
-            && accepts_any(&self.servers, facts.server.as_slice())
-            && accepts_any(&self.tools, &facts.tools)
+            && matches_any(&self.servers, facts.server.as_slice())
+            && matches_any(&self.tools, &facts.tools)
             && facts.state.is_none_or(|state| self.states.is_empty() || self.states.contains(&state))
             && facts.webhook.as_ref() != Some(&self.name)
     }
@@ -122,6 +125,23 @@ mod tests {
             "a webhook gets no events about itself"
         );
         assert!(all.accepts("webhook.failing", &facts(&json!({ "webhook": "other" }))));
+    }
+
+    #[test]
+    fn invalid_pattern_accepts_no_event_with_that_field() {
+        let change = facts(&json!({ "change": { "id": "chg_1", "provider": "files", "tool": "write_file" } }));
+        let down = facts(&json!({ "provider": "files", "error": "gone" }));
+        for pattern in ["[", "{a"] {
+            let servers = filter_with(|config| config.servers = texts(&[pattern]));
+            let tools = filter_with(|config| (config.events, config.tools) = (texts(&["*"]), texts(&[pattern])));
+            assert!(
+                !servers.accepts("change.failed", &change) && !tools.accepts("change.failed", &change),
+                "{pattern}"
+            );
+            assert!(tools.accepts("provider.down", &down), "an event without tools is sent");
+            let events = filter_with(|config| config.events = texts(&[pattern]));
+            assert!(!events.accepts("change.failed", &change), "{pattern}");
+        }
     }
 
     #[actix::test]
