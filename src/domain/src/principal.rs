@@ -367,4 +367,29 @@ mod tests {
         assert_eq!(distinct.len(), names.len());
         assert!(names.iter().all(|name| is_subject_name(name) && name.is_ascii()));
     }
+
+    #[test]
+    fn visible_ascii_of_subject_names_is_kept_and_all_else_escaped() {
+        let issuer = "https://id.example";
+        // Names are identities and are stored, so the form of each character must stay.
+        let escape_byte = |byte: u8| match byte {
+            b'!'..=b'~' if !matches!(byte, b'#' | b'%') => char::from(byte).to_string(),
+            _ => format!("%{byte:02X}"),
+        };
+        for char in ('\0'..='\u{800}').chain(['\u{2028}', '\u{feff}', '\u{10ffff}']) {
+            let subject = format!("a{char}%{char}Z");
+            let escaped: String = subject.bytes().map(escape_byte).collect();
+            assert_eq!(subject_name(issuer, &subject), format!("{issuer}#{escaped}"), "{char:?}");
+            assert_eq!(subject_client_name(issuer, "s", &subject), format!("{issuer}#s#{escaped}"), "{char:?}");
+        }
+        for (subject, escaped) in [
+            ("\0\t\n\u{1f} \u{7f}", "%00%09%0A%1F%20%7F"),
+            ("a#b%c%2f", "a%23b%25c%252f"),
+            ("/:@?&=+~\"<>\\^`{|}!", "/:@?&=+~\"<>\\^`{|}!"),
+            ("\u{80}\u{e9}\u{7ff}\u{800}", "%C2%80%C3%A9%DF%BF%E0%A0%80"),
+            ("", ""),
+        ] {
+            assert_eq!(escape_part(subject), escaped, "{subject:?}");
+        }
+    }
 }
