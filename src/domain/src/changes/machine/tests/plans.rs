@@ -113,6 +113,19 @@ fn allowed_step_says_when_policy_asks_for_a_review() {
 }
 
 #[test]
+fn filled_step_has_the_new_terms_and_needs_an_approval() {
+    for (before, after) in (0..4).flat_map(|before| (0..4).map(move |after| (before, after))) {
+        let mut approved = step(ChangeState::Approved);
+        (approved.terms.quorum, approved.review) = (before, None);
+        let terms = Terms { quorum: after, require_comment: true, ..Terms::default() };
+        let filled = apply(&approved, fill("{}", terms.clone()), time_at(1)).unwrap().after;
+        assert_eq!(filled.terms, Terms { quorum: after.max(1), ..terms }, "{before} {after}");
+        assert_eq!(filled.review.is_some(), before == 0, "{before} {after}");
+        assert_eq!((filled.state, filled.decisions.len()), (ChangeState::Pending, 0), "{before} {after}");
+    }
+}
+
+#[test]
 fn reason_for_a_plan_is_removed_with_the_contents_of_its_steps() {
     let mut step = step(ChangeState::Applied);
     step.plan.as_mut().unwrap().reason = Some("because".into());
