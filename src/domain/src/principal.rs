@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantArray};
 use utoipa::ToSchema;
@@ -27,7 +28,6 @@ pub enum Role {
 }
 
 impl Role {
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }
@@ -37,19 +37,16 @@ impl Role {
     }
 
     /// Returns `true` if the role may use the MCP endpoints and `/tools`.
-    #[must_use]
     pub const fn may_call(self) -> bool {
         matches!(self, Self::Agent | Self::Admin | Self::Reviewer)
     }
 
     /// Returns `true` if the role may see changes, sessions, providers and the audit trail of everyone.
-    #[must_use]
     pub const fn may_view(self) -> bool {
         matches!(self, Self::Reviewer | Self::Viewer | Self::Admin)
     }
 
     /// Returns `true` if the role may approve, reject and settle.
-    #[must_use]
     pub const fn may_decide(self) -> bool {
         matches!(self, Self::Reviewer | Self::Admin)
     }
@@ -174,7 +171,6 @@ pub enum Scope {
 }
 
 impl Scope {
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }
@@ -184,7 +180,6 @@ impl Scope {
     }
 
     /// Returns `true` if this scope grants everything that `other` grants.
-    #[must_use]
     pub const fn includes(self, other: Self) -> bool {
         self as u8 == other as u8 || matches!((self, other), (Self::Admin, _) | (Self::ToolsPropose, Self::ToolsRead))
     }
@@ -266,13 +261,11 @@ pub fn is_subject_of(name: &str, issuer: &str) -> bool {
     name.strip_prefix(issuer).is_some_and(|rest| rest.starts_with('#'))
 }
 
+/// The characters that are escaped in a part of a name, besides those that are not ASCII.
+const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'#').add(b'%');
+
 fn escape_part(text: &str) -> String {
-    text.bytes()
-        .map(|byte| match byte {
-            b'!'..=b'~' if !matches!(byte, b'#' | b'%') => char::from(byte).to_string(),
-            _ => format!("%{byte:02X}"),
-        })
-        .collect()
+    utf8_percent_encode(text, ESCAPED).to_string()
 }
 
 /// The SHA-256 of a secret, stored in place of the secret.
@@ -373,5 +366,30 @@ mod tests {
         let distinct: std::collections::BTreeSet<&String> = names.iter().collect();
         assert_eq!(distinct.len(), names.len());
         assert!(names.iter().all(|name| is_subject_name(name) && name.is_ascii()));
+    }
+
+    #[test]
+    fn visible_ascii_of_subject_names_is_kept_and_all_else_escaped() {
+        let issuer = "https://id.example";
+        // Names are identities and are stored, so the form of each character must stay.
+        let escape_byte = |byte: u8| match byte {
+            b'!'..=b'~' if !matches!(byte, b'#' | b'%') => char::from(byte).to_string(),
+            _ => format!("%{byte:02X}"),
+        };
+        for char in ('\0'..='\u{800}').chain(['\u{2028}', '\u{feff}', '\u{10ffff}']) {
+            let subject = format!("a{char}%{char}Z");
+            let escaped: String = subject.bytes().map(escape_byte).collect();
+            assert_eq!(subject_name(issuer, &subject), format!("{issuer}#{escaped}"), "{char:?}");
+            assert_eq!(subject_client_name(issuer, "s", &subject), format!("{issuer}#s#{escaped}"), "{char:?}");
+        }
+        for (subject, escaped) in [
+            ("\0\t\n\u{1f} \u{7f}", "%00%09%0A%1F%20%7F"),
+            ("a#b%c%2f", "a%23b%25c%252f"),
+            ("/:@?&=+~\"<>\\^`{|}!", "/:@?&=+~\"<>\\^`{|}!"),
+            ("\u{80}\u{e9}\u{7ff}\u{800}", "%C2%80%C3%A9%DF%BF%E0%A0%80"),
+            ("", ""),
+        ] {
+            assert_eq!(escape_part(subject), escaped, "{subject:?}");
+        }
     }
 }

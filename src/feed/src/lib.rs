@@ -10,7 +10,7 @@ use std::{borrow::Cow, collections::VecDeque, sync::Arc};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::sync::broadcast::{self, error::RecvError};
 
@@ -26,13 +26,33 @@ const MAX_NAMED_TOOLS: usize = 20;
 const MAX_TOOL_NAMES_BYTES: usize = 8 << 10;
 
 /// The change that an event is about, for subscribers inside the gateway.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct FeedChange {
     pub id: String,
     pub version: u64,
     pub state: ChangeState,
-    /// The name of the principal that proposed it.
+    pub proposer: FeedProposer,
+}
+
+/// The proposer of a change in the feed.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct FeedProposer {
+    /// The principal's name.
     pub principal: String,
+}
+
+/// Parses the change in the JSON of a stored event.
+///
+/// # Errors
+/// [`StoreError::BadRecord`] if the event is not the record of a transition.
+pub fn parse_change<C: DeserializeOwned>(event: &StoredEvent) -> Result<C, StoreError> {
+    #[derive(Deserialize)]
+    struct EventData<C> {
+        change: C,
+    }
+    let parsed = serde_json::from_str(&event.data);
+    let EventData { change } = parsed.map_err(|e| StoreError::BadRecord(format!("feed event {}: {e}", event.seq)))?;
+    Ok(change)
 }
 
 /// An event, as bytes that all subscribers share.
@@ -90,7 +110,7 @@ impl FeedEvent {
             id: change.id.clone(),
             version: change.version,
             state: change.state,
-            principal: change.proposer.principal.clone(),
+            proposer: FeedProposer { principal: change.proposer.principal.clone() },
         };
         Self::new(Some(written.seq), kind.into(), &written.event, Some(change))
     }
@@ -99,38 +119,10 @@ impl FeedEvent {
     pub fn from_stored(event: StoredEvent, change: FeedChange) -> Self {
         Self::new(Some(event.seq), event.kind.into(), event.data.as_bytes(), Some(change))
     }
-
-    /// Creates an event that was read from the store, with the change that its JSON contains.
-    fn parse_stored(event: StoredEvent) -> Result<Self, StoreError> {
-        #[derive(Deserialize)]
-        struct StoredEventJson {
-            change: StoredChange,
-        }
-        #[derive(Deserialize)]
-        struct StoredChange {
-            id: String,
-            version: u64,
-            state: ChangeState,
-            proposer: StoredProposer,
-        }
-        #[derive(Deserialize)]
-        struct StoredProposer {
-            principal: String,
-        }
-        let StoredEventJson { change } = serde_json::from_str(&event.data)
-            .map_err(|e| StoreError::BadRecord(format!("feed event {}: {e}", event.seq)))?;
-        let change = FeedChange {
-            id: change.id,
-            version: change.version,
-            state: change.state,
-            principal: change.proposer.principal,
-        };
-        Ok(Self::from_stored(event, change))
-    }
 }
 
 /// The state that all handles of the feed share.
-struct SharedState {
+struct FeedState {
     /// The sequence number of the last published change event.
     head: u64,
     /// `None` once the feed is closed.
@@ -140,7 +132,7 @@ struct SharedState {
 /// The handle to the feed. Cheap to clone.
 #[derive(Clone)]
 pub struct Feed {
-    shared: Arc<Mutex<SharedState>>,
+    shared: Arc<Mutex<FeedState>>,
     store: Arc<dyn Store>,
 }
 
@@ -149,7 +141,7 @@ impl Feed {
     /// of events kept in memory.
     pub fn new(store: Arc<dyn Store>, head: u64, ring_size: usize) -> Self {
         let (ring, _) = broadcast::channel(ring_size.max(1));
-        Self { shared: Arc::new(Mutex::new(SharedState { head, ring: Some(ring) })), store }
+        Self { shared: Arc::new(Mutex::new(FeedState { head, ring: Some(ring) })), store }
     }
 
     /// Returns the sequence number of the last published change event; 0 before the first.
@@ -293,8 +285,12 @@ impl FeedSubscription {
         let may_have_more = events.len() == CATCH_UP_BATCH;
         let reset =
             events.first().filter(|first| first.seq > self.position + 1).map(|first| FeedEvent::reset(first.seq - 1));
-        let events = reset.map(Ok).into_iter().chain(events.into_iter().map(FeedEvent::parse_stored));
-        self.backlog = events.map(|event| event.map(Arc::new)).collect::<Result<_, _>>()?;
+        let stored = events.into_iter().map(|event| {
+            let change = parse_change(&event)?;
+            Ok(FeedEvent::from_stored(event, change))
+        });
+        let events = reset.map(Ok).into_iter().chain(stored);
+        self.backlog = events.map(|event| event.map(Arc::new)).collect::<Result<_, StoreError>>()?;
         self.is_behind = may_have_more;
         Ok(())
     }

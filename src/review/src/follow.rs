@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use crate::{
     actor::{AnnounceRemote, remote_transition::RemoteTransition},
     dialogue_channels::DialogueMessage,
-    review_state::ReviewState,
+    review_core::ReviewCore,
     stored_changes::StoredChanges,
 };
 use countersign_store::StoreError;
@@ -42,7 +42,7 @@ pub(crate) async fn run(changes: Arc<StoredChanges>, feed_gap: Arc<Notify>) {
                 }
                 _ = recount.tick() => {
                     if changes.nodes.live_count() > 1 && let Ok(counts) = changes.store.count_by_state().await {
-                        changes.shared.counts.recount(&counts);
+                        changes.indexes.counts.recount(&counts);
                     }
                     continue;
                 }
@@ -73,20 +73,20 @@ pub(crate) async fn run(changes: Arc<StoredChanges>, feed_gap: Arc<Notify>) {
 }
 
 /// Delivers messages of other nodes to the changes that run here, until the gateway closes.
-pub(crate) async fn receive_messages(state: Arc<ReviewState>) {
-    let mut updates = state.changes.nodes.subscribe_updates();
+pub(crate) async fn receive_messages(core: Arc<ReviewCore>) {
+    let mut updates = core.changes.nodes.subscribe_updates();
     let mut received_count = 0;
-    while let Some(Ok(())) = state.changes.shutdown.stop_following.run_until_cancelled(updates.changed()).await {
+    while let Some(Ok(())) = core.changes.shutdown.stop_following.run_until_cancelled(updates.changed()).await {
         let message_count = updates.borrow_and_update().messages;
         if message_count == received_count {
             continue;
         }
-        match state.changes.store.receive_messages().await {
+        match core.changes.store.receive_messages().await {
             Ok(messages) => {
                 received_count = message_count;
                 for (id, body) in messages {
                     let Some(message) = DialogueMessage::from_json(&body) else { continue };
-                    if let Err(error) = state.dialogue_channels.send(&id, message).await {
+                    if let Err(error) = core.dialogue_channels.send(&id, message).await {
                         tracing::warn!(
                             ?error,
                             change = id,

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     plan_steps::{self, StepDependency},
-    review_state::ReviewState,
+    review_core::ReviewCore,
     store_error,
     upkeep::votes,
 };
@@ -31,16 +31,12 @@ pub(super) const MAX_FAULT_CHARS: usize = 1000;
 /// The maximum number of characters of the summary and of the target's label.
 const MAX_HEADLINE_CHARS: usize = 500;
 
-/// The result of comparing a change with its target.
-pub(super) enum Recheck {
+/// The comparison of a change with its target.
+pub(super) enum Comparison {
     /// The target and the server are as shown. The provider may run the call.
     Same(SameTarget),
     /// The target changed, or another server or definition would run the call.
     Moved(Box<Divergence>),
-    /// The call can no longer be made as shown: the tool's definition changed, or the preview can never succeed again.
-    Impossible(ChangeFault),
-    /// The target cannot be read at the moment.
-    Unavailable(McpError),
 }
 
 /// A target that is as the change shows it, with the provider that would run the call.
@@ -65,16 +61,6 @@ impl Divergence {
     /// Returns `true` if only the target changed: the server and definition are those that were shown.
     pub(super) fn has_same_server(&self, change: &Change) -> bool {
         change.served_by.fingerprint == self.served_by.fingerprint
-    }
-}
-
-impl Recheck {
-    /// Returns the reason why the change does not run yet, if a person must do something about it.
-    pub(super) fn reason_to_wait(&self) -> Option<ChangeFault> {
-        match self {
-            Self::Unavailable(error) if error.kind == ErrorKind::Authorization => Some(to_fault(error)),
-            _ => None,
-        }
     }
 }
 
@@ -127,13 +113,21 @@ impl PreviewError {
         ))
     }
 
+    /// Returns the reason why the change does not run yet, if a person must do something about it.
+    pub(super) fn reason_to_wait(&self) -> Option<ChangeFault> {
+        match self {
+            Self::Unavailable(error) if error.kind == ErrorKind::Authorization => Some(to_fault(error)),
+            _ => None,
+        }
+    }
+
     pub(super) fn into_error(self) -> McpError {
         let (Self::Impossible(error) | Self::Unavailable(error)) = self;
         error
     }
 }
 
-impl ReviewState {
+impl ReviewCore {
     /// Returns the decision that policy makes now on a change with these arguments; `None` if it has none.
     ///
     /// # Errors
@@ -182,43 +176,37 @@ impl ReviewState {
 
     /// Previews the change again as its proposer and compares. The returned provider is the one that was compared: if
     /// another one takes its name later, calls of this one fail.
-    pub(super) async fn recheck(&self, change: &Change) -> Recheck {
-        match self.preview_as_proposer(change, &change.arguments).await {
-            Ok((provider, ComputedPreview { preview, before, .. })) => {
-                let mut preview = truncate_headlines(preview);
-                let dependency = match plan_steps::compose_over_plan(&self.changes, change, &mut preview).await {
-                    Ok(dependency) => dependency,
-                    Err(error) => return Recheck::Unavailable(store_error(error)),
-                };
-                let served_by = provider.server_identity();
-                let same_server = change.served_by.fingerprint == served_by.fingerprint;
-                let is_unmoved =
-                    preview.fingerprint == change.fingerprint && preview.target.lock_key == change.target.lock_key;
-                // If the fingerprint has changed, so may have what the diff does not show: what a truncated one leaves out, or a
-                // state on which the effect of the call depends.
-                let shows_state = !preview.diff.truncated && preview.state_effect != StateEffect::Dependent;
-                let is_as_shown = || (is_unmoved || shows_state) && change.shows(&preview);
-                let same_target = match dependency {
-                    StepDependency::Independent => is_unmoved,
-                    StepDependency::BeforeEarlierSteps => is_unmoved || is_as_shown(),
-                    StepDependency::AfterEarlierSteps => is_as_shown(),
-                    StepDependency::AfterEdits => is_unmoved && change.shows(&preview),
-                };
-                // The message names no addresses, because the proposer reads it.
-                let message = match (same_server, same_target) {
-                    (true, true) => {
-                        let moved_fingerprint = (!is_unmoved).then_some(preview.fingerprint);
-                        return Recheck::Same(SameTarget { provider, before, moved_fingerprint });
-                    }
-                    (true, false) => "The target has changed since the diff was made",
-                    (false, _) => "The server has another command or address than when the diff was made",
-                };
-                let fault = ChangeFault::new(ErrorKind::ChangeStale, message);
-                Recheck::Moved(Box::new(Divergence { preview, served_by, fault }))
+    pub(super) async fn recheck(&self, change: &Change) -> Result<Comparison, PreviewError> {
+        let (provider, ComputedPreview { preview, before, .. }) =
+            self.preview_as_proposer(change, &change.arguments).await?;
+        let mut preview = truncate_headlines(preview);
+        let dependency = plan_steps::compose_over_plan(&self.changes, change, &mut preview)
+            .await
+            .map_err(|error| PreviewError::Unavailable(store_error(error)))?;
+        let served_by = provider.server_identity();
+        let same_server = change.served_by.fingerprint == served_by.fingerprint;
+        let is_unmoved = preview.fingerprint == change.fingerprint && preview.target.lock_key == change.target.lock_key;
+        // If the fingerprint has changed, so may have what the diff does not show: what a truncated one leaves out, or a
+        // state on which the effect of the call depends.
+        let shows_state = !preview.diff.truncated && preview.state_effect != StateEffect::Dependent;
+        let is_as_shown = || (is_unmoved || shows_state) && change.shows(&preview);
+        let same_target = match dependency {
+            StepDependency::Independent => is_unmoved,
+            StepDependency::BeforeEarlierSteps => is_unmoved || is_as_shown(),
+            StepDependency::AfterEarlierSteps => is_as_shown(),
+            StepDependency::AfterEdits => is_unmoved && change.shows(&preview),
+        };
+        // The message names no addresses, because the proposer reads it.
+        let message = match (same_server, same_target) {
+            (true, true) => {
+                let moved_fingerprint = (!is_unmoved).then_some(preview.fingerprint);
+                return Ok(Comparison::Same(SameTarget { provider, before, moved_fingerprint }));
             }
-            Err(PreviewError::Impossible(error)) => Recheck::Impossible(to_fault(&error)),
-            Err(PreviewError::Unavailable(error)) => Recheck::Unavailable(error),
-        }
+            (true, false) => "The target has changed since the diff was made",
+            (false, _) => "The server has another command or address than when the diff was made",
+        };
+        let fault = ChangeFault::new(ErrorKind::ChangeStale, message);
+        Ok(Comparison::Moved(Box::new(Divergence { preview, served_by, fault })))
     }
 
     /// Checks that the tool's known definition is the one that was shown. No server is asked.

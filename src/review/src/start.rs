@@ -14,14 +14,14 @@ use super::{
     actor::{
         ApprovedChange, Metrics, PendingChanges, TransitionError,
         daily_volume::{self, DailyVolume},
+        indexes::ChangeIndexes,
         ledger::Ledger,
         order::AnnouncementOrder,
         proposal_rate::ProposalRate,
-        shared_state::SharedChangeState,
     },
     dialogue_channels::DialogueChannels,
     executor, follow,
-    review_state::ReviewState,
+    review_core::ReviewCore,
     shutdown::Shutdown,
     stored_changes::StoredChanges,
     transition_writer::TransitionWriter,
@@ -66,7 +66,7 @@ impl Changes {
         }
         let heads = store.heads().await?;
         let live = store.live_changes().await?;
-        let shared = SharedChangeState::new(config.tuning.max_waiters, &store.count_by_state().await?);
+        let indexes = ChangeIndexes::new(config.tuning.max_waiters, &store.count_by_state().await?);
         let feed = Feed::new(Arc::clone(&store), heads.event, config.tuning.feed_buffer);
         let feed_gap = Arc::new(Notify::new());
         let mut daily = DailyVolume::new(config.limits.max_bytes_per_day);
@@ -74,10 +74,10 @@ impl Changes {
         let mut ledger = Ledger::new(config.limits.max_pending, config.limits.max_pending_bytes as u64);
         for change in &live {
             ledger.restore(&change.id, &change.principal, change.bytes, change.state);
-            shared.counts.record_transition(None, change.state);
-            shared.add(&change.id, change.call_hash.as_deref(), change.expires_at, (config.clock)());
+            indexes.counts.record_transition(None, change.state);
+            indexes.add(&change.id, change.call_hash.as_deref(), change.expires_at, (config.clock)());
             // The upkeep reads the terms, and finds out whether the change has escalated already.
-            shared.schedule_check(&change.id, change.state, (config.clock)());
+            indexes.schedule_check(&change.id, change.state, (config.clock)());
         }
         let (actor_thread, executor_thread) = (Arbiter::try_new()?.handle(), Arbiter::try_new()?.handle());
         let (approved_sender, approved) = mpsc::unbounded_channel();
@@ -86,7 +86,7 @@ impl Changes {
         let actor = PendingChanges {
             store: Arc::clone(&store),
             feed: feed.clone(),
-            shared: Arc::clone(&shared),
+            indexes: Arc::clone(&indexes),
             ledger,
             daily,
             clock: Arc::clone(&config.clock),
@@ -108,12 +108,12 @@ impl Changes {
             nodes: store.nodes(),
             store,
             transitions: TransitionWriter::new(&config, addr),
-            shared,
+            indexes,
             feed,
             shutdown: Shutdown::default(),
             config,
         });
-        let state = Arc::new(ReviewState {
+        let core = Arc::new(ReviewCore {
             proposal_rate,
             changes: Arc::clone(&changes),
             directory,
@@ -123,14 +123,14 @@ impl Changes {
             executor_thread,
             actor_thread,
         });
-        let executor_thread = &state.executor_thread;
+        let executor_thread = &core.executor_thread;
         // Must run before the first write of this node: its announcement waits for earlier events of other nodes, which only
         // this task reads.
         executor_thread.spawn(follow::run(Arc::clone(&changes), feed_gap));
         handle_restored_backup(&changes, &live).await?;
         recover(&changes, &live, &approved_sender).await?;
         let end_guard = changes.shutdown.executor_ended.clone().drop_guard();
-        executor_thread.spawn(executor::run(Arc::clone(&state), approved, end_guard));
+        executor_thread.spawn(executor::run(Arc::clone(&core), approved, end_guard));
         executor_thread.spawn(plans::run(Arc::clone(&changes), plan_updates, approved_sender));
         executor_thread.spawn(expiry::run(Arc::clone(&changes)));
         executor_thread.spawn(escalation::run(Arc::clone(&changes)));
@@ -138,25 +138,25 @@ impl Changes {
         executor_thread.spawn(prune::run(Arc::clone(&changes)));
         executor_thread.spawn(votes::run(Arc::clone(&changes)));
         executor_thread.spawn(orphans::run(changes));
-        executor_thread.spawn(follow::receive_messages(Arc::clone(&state)));
-        Ok(Self { state })
+        executor_thread.spawn(follow::receive_messages(Arc::clone(&core)));
+        Ok(Self { core })
     }
 
     /// Returns `true` if the actor, the Executor and the store are alive. If not, only a restart of the process helps.
     pub fn is_healthy(&self) -> bool {
-        let StoredChanges { transitions, shutdown, store, .. } = &*self.state.changes;
+        let StoredChanges { transitions, shutdown, store, .. } = &*self.core.changes;
         transitions.addr.connected() && !shutdown.executor_ended.is_cancelled() && store.is_open()
     }
 
     /// Returns the threads of the actor and of the Executor.
     #[must_use]
     pub fn threads(&self) -> [ArbiterHandle; 2] {
-        [self.state.actor_thread.clone(), self.state.executor_thread.clone()]
+        [self.core.actor_thread.clone(), self.core.executor_thread.clone()]
     }
 
     /// Returns the error that currently keeps the store from working, if any. The store recovers by itself if it can.
     pub fn current_store_error(&self) -> Option<StoreError> {
-        self.state.changes.store.current_error()
+        self.core.changes.store.current_error()
     }
 
     /// Shuts down in order: ends waiters at once, accepts no new work, gives running calls until the deadline (their outcome
@@ -165,8 +165,8 @@ impl Changes {
     ///
     /// Waiters end first, because their requests would otherwise stay open for as long as calls are running.
     pub async fn shutdown(&self, deadline: Duration) {
-        let ReviewState { changes, executor_thread, actor_thread, .. } = &*self.state;
-        changes.shared.watchers.close();
+        let ReviewCore { changes, executor_thread, actor_thread, .. } = &*self.core;
+        changes.indexes.watchers.close();
         changes.shutdown.end_work(deadline).await;
         // Transitions of endpoints are still written and announced.
         changes.transitions.drain().await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    MAX_ID_BYTES, ReviewConfig, actor::shared_state::SharedChangeState, shutdown::Shutdown, store_error,
+    MAX_ID_BYTES, ReviewConfig, actor::indexes::ChangeIndexes, shutdown::Shutdown, store_error,
     transition_writer::TransitionWriter,
 };
 use countersign_domain::changes::Change;
@@ -18,7 +18,7 @@ pub(super) struct StoredChanges {
     pub nodes: Arc<dyn Nodes>,
     /// Writes transitions, which `PendingChanges` announces on the feed.
     pub transitions: TransitionWriter,
-    pub shared: Arc<SharedChangeState>,
+    pub indexes: Arc<ChangeIndexes>,
     pub feed: Feed,
     /// The signals that end the work on changes.
     pub shutdown: Shutdown,

@@ -67,7 +67,7 @@ impl TransitionWriter {
         change: &Arc<Change>,
         event: ChangeEvent,
     ) -> Result<TransitionDraft, TransitionError> {
-        let edited_bytes = if let ChangeEvent::Edit { arguments, .. } = &event { arguments.get().len() } else { 0 };
+        let edited_bytes = if let ChangeEvent::Edit { call, .. } = &event { call.arguments.get().len() } else { 0 };
         let size = change.estimated_size() + edited_bytes;
         let (change, now) = (Arc::clone(change), self.config.now());
         let draft = move || {

@@ -10,6 +10,7 @@
 
 mod allow;
 mod create;
+mod recording;
 mod remote;
 mod suggest;
 #[cfg(test)]
@@ -32,22 +33,20 @@ use std::{
 use arc_swap::ArcSwap;
 use futures_util::future::join_all;
 use jiff::Timestamp;
-use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use self::recording::RuleEvent;
 use crate::{completion::run_to_completion, tool_acceptance::RouteRebuilder};
 use countersign_domain::{
     changes::{machine::SYSTEM, person::Person},
-    policy::{Reviewers, StandingRule, StandingRuleSource, StandingVerdict, standing_rules::UseCounter},
+    policy::{Reviewers, StandingRule, StandingRuleSource, StandingVerdict},
     principal::{Principal, TokenRights},
 };
 use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_routing::table::PublishedTable;
 use countersign_runtime::crash::crash_point;
-use countersign_store::{
-    AuditRecord, MAX_ENDED_RULES, Nodes, RULE_USED, Store, StoreError, WriteError, WriteRequest, write,
-};
+use countersign_store::{MAX_ENDED_RULES, Nodes, RULE_USED, Store, StoreError};
 
 /// The maximum number of active rules of one owner.
 pub const MAX_RULES_PER_OWNER: usize = 200;
@@ -259,7 +258,7 @@ impl StandingRuleService {
             };
             let comment = comment.as_deref();
             crash_point("before_rule_revoked");
-            this.store_and_announce(&revoked, "standing_rule_revoked", "rule.revoked", &by.name, comment).await?;
+            this.store_and_announce(&revoked, RuleEvent::REVOKED, &by.name, comment).await?;
             crash_point("after_rule_revoked");
             tracing::info!(rule = %id, by = %by.name, "a standing rule was revoked");
             Ok(Arc::new(revoked))
@@ -311,9 +310,7 @@ impl StandingRuleService {
         let now = self.now();
         for rule in self.deps.cache.rules().iter().filter(|rule| !rule.has_ended() && rule.is_expired(now)) {
             let expired = StandingRule { expired_at: Some(now), ..StandingRule::clone(rule) };
-            if let Err(error) =
-                self.store_and_announce(&expired, "standing_rule_expired", "rule.expired", SYSTEM, None).await
-            {
+            if let Err(error) = self.store_and_announce(&expired, RuleEvent::EXPIRED, SYSTEM, None).await {
                 tracing::warn!(%error, "the end of a standing rule could not be recorded; trying again");
                 return;
             }
@@ -335,16 +332,16 @@ impl StandingRuleService {
             }
             let now = self.now();
             let mut orphan = StandingRule { orphaned_at: Some(now), ..StandingRule::clone(rule) };
-            let (event, feed_event, comment) = match rule.verdict {
+            let (event, comment) = match rule.verdict {
                 StandingVerdict::Allow => {
                     orphan.revoked_at = Some(now);
                     orphan.revoked_by = Some(SYSTEM.to_owned());
-                    ("standing_rule_revoked", "rule.revoked", ALLOW_RULE_ENDED_COMMENT)
+                    (RuleEvent::REVOKED, ALLOW_RULE_ENDED_COMMENT)
                 }
-                StandingVerdict::Deny => ("standing_rule_orphaned", "rule.orphaned", DENY_RULE_ORPHANED_COMMENT),
+                StandingVerdict::Deny => (RuleEvent::ORPHANED, DENY_RULE_ORPHANED_COMMENT),
             };
             tracing::warn!(rule = %rule.id, by = %rule.created_by, verdict = ?rule.verdict, "the creator of a standing rule may no longer decide");
-            if let Err(error) = self.store_and_announce(&orphan, event, feed_event, SYSTEM, Some(comment)).await {
+            if let Err(error) = self.store_and_announce(&orphan, event, SYSTEM, Some(comment)).await {
                 tracing::warn!(%error, "a standing rule without a valid creator could not be updated; trying again");
                 all_handled = false;
             }
@@ -368,64 +365,6 @@ impl StandingRuleService {
     fn unrecorded_uses(&self, rule: &StandingRule) -> u64 {
         let recorded_uses = self.recorded_uses.lock().unwrap_or_else(PoisonError::into_inner);
         rule.uses.get().saturating_sub(recorded_uses.get(&rule.id).copied().unwrap_or(0))
-    }
-
-    async fn store_and_announce(
-        &self,
-        rule: &StandingRule,
-        event: &'static str,
-        feed_event: &'static str,
-        by: &str,
-        comment: Option<&str>,
-    ) -> Result<(), McpError> {
-        self.record(rule, event, by, comment).await?;
-        crash_point("between_rule_and_routes");
-        self.deps.cache.upsert(rule);
-        (self.deps.rebuild)().await;
-        self.announce(rule, feed_event, by, comment);
-        Ok(())
-    }
-
-    fn announce(&self, rule: &StandingRule, feed_event: &'static str, by: &str, comment: Option<&str>) {
-        let at = self.now().to_string();
-        let rule = rule.without_arguments();
-        let event = json!({ "type": feed_event, "at": at, "actor": by, "comment": comment, "rule": rule });
-        self.deps.feed.publish_live(&event);
-    }
-
-    /// Stores a rule with an audit entry in the timeline of its change. The entry of a rule without a change names its server.
-    async fn record(
-        &self,
-        rule: &StandingRule,
-        event: &'static str,
-        by: &str,
-        comment: Option<&str>,
-    ) -> Result<(), McpError> {
-        let uses = rule.uses.get();
-        let new_uses = UseCounter::new(self.unrecorded_uses(rule));
-        let mut details = json!({ "rule": audit_details(rule) });
-        if let Some(comment) = comment {
-            details["comment"] = comment.into();
-        }
-        let record = AuditRecord {
-            change: rule.from_change.clone().unwrap_or_default(),
-            server: if rule.from_change.is_some() { String::new() } else { rule.provider.clone() },
-            rules: vec![StandingRule { uses: new_uses, ..rule.clone() }],
-            ..AuditRecord::new(event, self.now(), by, details.to_string())
-        };
-        let write_result = write(&*self.deps.store, WriteRequest::Record(record)).await;
-        write_result.map_err(|error| {
-            if matches!(error, WriteError::Conflict | WriteError::Store(StoreError::OutcomeUnknown)) {
-                self.is_behind.store(true, Ordering::Release);
-            }
-            if matches!(error, WriteError::Conflict) {
-                return already_ended_error(rule);
-            }
-            tracing::error!(%error, "a standing rule could not be stored");
-            error.to_user_error("the standing rule could not be stored; it has not changed")
-        })?;
-        self.recorded_uses.lock().unwrap_or_else(PoisonError::into_inner).insert(rule.id.clone(), uses);
-        Ok(())
     }
 }
 
@@ -469,17 +408,4 @@ fn unrestricted_rule(
         uses: Default::default(),
         deadline: None,
     }
-}
-
-/// Returns the details of a rule for the audit trail, with the hash of the arguments in their place.
-fn audit_details(rule: &StandingRule) -> Value {
-    let mut details = json!({
-        "id": rule.id, "verdict": rule.verdict, "provider": rule.provider, "tool": rule.tool, "toolHash": rule.tool_hash,
-        "principal": rule.principal, "argumentsHash": rule.arguments_hash, "fromChange": rule.from_change,
-        "createdBy": rule.created_by, "expiresAt": rule.expires_at, "orphanedAt": rule.orphaned_at, "uses": rule.uses,
-    });
-    if !rule.matching.is_empty() {
-        details["matching"] = json!(rule.matching);
-    }
-    details
 }

@@ -4,60 +4,50 @@
 use std::{sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
-use parking_lot::Mutex;
 use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
 
+use super::{WebhookContext, Webhooks};
 use countersign_domain::changes::Claimant;
 use countersign_runtime::background;
-use countersign_store::{Nodes, StoreError, nodes::Node, webhooks::Deliveries};
+use countersign_store::{StoreError, nodes::Node, webhooks::Deliveries};
 
 /// The interval between checks for leadership.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The time during which the configuration of a node that is gone is still taken into account.
 const RECENT_NODE_AGE: SignedDuration = SignedDuration::from_hours(24);
 
-/// The task that deletes removed webhooks.
-pub(super) struct RemovedWebhookCleanup {
-    pub store: Arc<dyn Deliveries>,
-    pub nodes: Arc<dyn Nodes>,
-    /// Held while the set of webhooks changes.
-    pub replace_lock: Arc<tokio::sync::Mutex<()>>,
-    /// The names of all configured webhooks.
-    pub names: Arc<Mutex<Vec<String>>>,
-}
-
-impl RemovedWebhookCleanup {
-    /// Cleans up once whenever this node becomes the leader. Waits as long as a node that was alive within the last
-    /// day has another configuration or version, which may be newer.
-    pub async fn run(self, shutdown: CancellationToken) {
+impl Webhooks {
+    /// Deletes removed webhooks once whenever this node becomes the leader. Waits as long as a node that was alive within
+    /// the last day has another configuration or version, which may be newer.
+    pub(super) async fn delete_removed(self: Arc<Self>) {
+        let Some(context) = self.context.get() else { return };
         let mut is_clean = false;
         loop {
-            if !self.nodes.is_leader() {
+            if !context.nodes.is_leader() {
                 is_clean = false;
             } else if !is_clean {
                 let _guard = self.replace_lock.lock().await;
-                match self.clean_up().await {
+                match self.clean_up(context).await {
                     Ok(has_cleaned_up) => is_clean = has_cleaned_up,
                     Err(error) => tracing::warn!(%error, "removed webhooks could not be deleted; retrying"),
                 }
             }
             tokio::select! {
-                () = shutdown.cancelled() => return,
+                () = context.shutdown.cancelled() => return,
                 () = sleep(CHECK_INTERVAL) => {}
             }
         }
     }
 
     /// Deletes all webhooks that are not configured. Returns `false` if the nodes do not agree yet.
-    async fn clean_up(&self) -> Result<bool, StoreError> {
+    async fn clean_up(&self, WebhookContext { store, nodes, .. }: &WebhookContext) -> Result<bool, StoreError> {
         // Read before the check, so that the deletion fails if another node becomes the leader in between.
-        let claimant = self.nodes.claimant();
-        if !nodes_agree(&self.nodes.list().await?, self.nodes.now()) {
+        let claimant = nodes.claimant();
+        if !nodes_agree(&nodes.list().await?, nodes.now()) {
             return Ok(false);
         }
         let names = self.names.lock().clone();
-        delete_others(store_of_leader(&self.store, claimant.as_ref()), names).await.map(|()| true)
+        delete_others(store_of_leader(store, claimant.as_ref()), names).await.map(|()| true)
     }
 }
 
@@ -89,8 +79,11 @@ fn nodes_agree(nodes: &[Node], now: Timestamp) -> bool {
 mod tests {
     use std::sync::atomic::Ordering;
 
+    use tokio_util::sync::CancellationToken;
+
     use super::*;
-    use crate::testing::{FakeNodes, pending_delivery};
+    use crate::testing::{FakeNodes, pending_delivery, webhook_context};
+    use countersign_feed::Feed;
     use countersign_store::{
         StoreLocation,
         nodes::{Introduction, ServerStates},
@@ -122,7 +115,9 @@ mod tests {
     #[actix::test]
     async fn new_leader_drops_removed_webhooks_after_config_converges() {
         let dir = tempfile::tempdir().unwrap();
-        let store = StoreLocation::directory(dir.path()).deliveries().unwrap();
+        let location = StoreLocation::directory(dir.path());
+        let webhooks = Arc::new(Webhooks::new(Feed::new(location.open().unwrap(), 0, 1)));
+        let store = location.deliveries().unwrap();
         for name in ["stays", "goes"] {
             store.position(name, 0).unwrap();
             store.enqueue(name, 1, &[pending_delivery(1, "a")]).unwrap();
@@ -131,14 +126,11 @@ mod tests {
         let own_node = || node("own", "2", None);
         let nodes = Arc::new(FakeNodes::default());
         *nodes.list.lock().unwrap() = vec![own_node()];
-        let cleanup = RemovedWebhookCleanup {
-            store: Arc::clone(&store),
-            nodes: Arc::clone(&nodes) as _,
-            replace_lock: Arc::default(),
-            names: Arc::new(Mutex::new(vec!["stays".to_owned()])),
-        };
+        *webhooks.names.lock() = vec!["stays".to_owned()];
+        let context = webhook_context(Arc::clone(&store), Arc::clone(&nodes) as _, &CancellationToken::new());
+        assert!(webhooks.context.set(context).is_ok());
         tokio::time::pause();
-        actix::spawn(cleanup.run(CancellationToken::new()));
+        actix::spawn(webhooks.delete_removed());
         wait_for_several_checks().await;
         assert_eq!(pending_count("goes"), 1, "the node is not the leader");
         // The other configuration may be newer: that of a live node, of a crashed leader, or of a node that reports none yet.

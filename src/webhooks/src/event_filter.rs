@@ -24,7 +24,9 @@ pub fn event_facts(event: &FeedEvent) -> EventFacts {
 pub struct EventFilter {
     name: String,
     kinds: GlobSet,
+    /// `None` accepts all, unlike a set without a valid pattern.
     tools: Option<GlobSet>,
+    /// `None` accepts all, unlike a set without a valid pattern.
     servers: Option<GlobSet>,
     states: Vec<ChangeState>,
 }
@@ -123,6 +125,23 @@ mod tests {
             "a webhook gets no events about itself"
         );
         assert!(all.accepts("webhook.failing", &facts(&json!({ "webhook": "other" }))));
+    }
+
+    #[test]
+    fn invalid_pattern_accepts_no_event_with_that_field() {
+        let change = facts(&json!({ "change": { "id": "chg_1", "provider": "files", "tool": "write_file" } }));
+        let down = facts(&json!({ "provider": "files", "error": "gone" }));
+        for pattern in ["[", "{a"] {
+            let servers = filter_with(|config| config.servers = texts(&[pattern]));
+            let tools = filter_with(|config| (config.events, config.tools) = (texts(&["*"]), texts(&[pattern])));
+            assert!(
+                !servers.accepts("change.failed", &change) && !tools.accepts("change.failed", &change),
+                "{pattern}"
+            );
+            assert!(tools.accepts("provider.down", &down), "an event without tools is sent");
+            let events = filter_with(|config| config.events = texts(&[pattern]));
+            assert!(!events.accepts("change.failed", &change), "{pattern}");
+        }
     }
 
     #[actix::test]

@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 
 use self::{
-    cleanup::{RemovedWebhookCleanup, delete_others, store_of_leader},
+    cleanup::{delete_others, store_of_leader},
     worker::{Command, Worker},
 };
 use countersign_config::{WebhookConfig, WebhooksConfig};
@@ -105,27 +105,28 @@ struct RunningWebhook {
     ended: CancellationToken,
 }
 
-/// Dependencies shared by all workers.
-struct WorkerContext {
-    store: Arc<dyn Deliveries>,
-    nodes: Arc<dyn Nodes>,
-    thread: ArbiterHandle,
+/// The dependencies that all workers share.
+pub struct WebhookContext {
+    pub store: Arc<dyn Deliveries>,
+    pub nodes: Arc<dyn Nodes>,
+    /// The thread of the workers.
+    pub thread: ArbiterHandle,
     /// The dashboard's URL, to which the name of a page is appended.
-    dashboard_url: Arc<str>,
-    shutdown: CancellationToken,
+    pub dashboard_url: Arc<str>,
+    pub shutdown: CancellationToken,
 }
 
 /// All webhooks of a gateway.
 pub struct Webhooks {
     feed: Feed,
     /// Unset until [`Webhooks::start`], and in a gateway that sends nothing.
-    context: OnceLock<WorkerContext>,
+    context: OnceLock<WebhookContext>,
     /// Running webhooks in the order of the configuration.
-    running: Arc<Mutex<Vec<Arc<RunningWebhook>>>>,
+    running: Mutex<Vec<Arc<RunningWebhook>>>,
     /// The names of all configured webhooks, including disabled ones.
-    names: Arc<Mutex<Vec<String>>>,
+    names: Mutex<Vec<String>>,
     /// Held while the set of webhooks changes.
-    replace_lock: Arc<tokio::sync::Mutex<()>>,
+    replace_lock: tokio::sync::Mutex<()>,
 }
 
 impl Webhooks {
@@ -134,43 +135,27 @@ impl Webhooks {
         Self {
             feed,
             context: OnceLock::new(),
-            running: Arc::default(),
-            names: Arc::default(),
-            replace_lock: Arc::default(),
+            running: Mutex::default(),
+            names: Mutex::default(),
+            replace_lock: tokio::sync::Mutex::default(),
         }
     }
 
-    /// Starts the workers on `thread`. Must be called at most once. `dashboard_url` is the dashboard's URL, to which the name of a
-    /// page is appended.
+    /// Starts the workers on their thread. Must be called at most once.
     ///
     /// # Errors
     /// Errors of opening the database.
     pub async fn start(
-        &self,
-        (store, nodes): (Arc<dyn Deliveries>, Arc<dyn Nodes>),
+        self: &Arc<Self>,
+        context: WebhookContext,
         configured: &WebhooksConfig,
-        dashboard_url: &str,
-        thread: ArbiterHandle,
-        shutdown: &CancellationToken,
     ) -> Result<(), StoreError> {
-        let context = self.context.get_or_init(|| WorkerContext {
-            store,
-            nodes,
-            thread,
-            dashboard_url: dashboard_url.into(),
-            shutdown: shutdown.clone(),
-        });
+        let context = self.context.get_or_init(|| context);
         // One of several nodes may have an older configuration, so the cleanup task deletes webhooks once it is the leader.
         let deleting_store = context.nodes.claimant().is_none().then(|| Arc::clone(&context.store));
         self.replace(configured, deleting_store).await?;
-        let cleanup = RemovedWebhookCleanup {
-            store: Arc::clone(&context.store),
-            nodes: Arc::clone(&context.nodes),
-            replace_lock: Arc::clone(&self.replace_lock),
-            names: Arc::clone(&self.names),
-        };
-        let shutdown = shutdown.clone();
-        context.thread.spawn_fn(move || drop(background::spawn(cleanup.run(shutdown))));
+        let webhooks = Arc::clone(self);
+        context.thread.spawn_fn(move || drop(background::spawn(webhooks.delete_removed())));
         Ok(())
     }
 
@@ -322,7 +307,7 @@ async fn stop_all(webhooks: &[Arc<RunningWebhook>]) {
     }
 }
 
-impl WorkerContext {
+impl WebhookContext {
     fn start_worker(&self, webhook: &WebhookConfig, feed: &Feed) -> RunningWebhook {
         let (commands, queue) = mpsc::channel(8);
         let (config, status) = (Arc::new(webhook.clone()), Arc::default());

@@ -1,18 +1,20 @@
 //! Helpers for the tests of several modules.
 
 use std::sync::{
-    Mutex,
+    Arc, Mutex,
     atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use jiff::Timestamp;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
+use crate::WebhookContext;
 use countersign_domain::changes::Claimant;
 use countersign_store::{
     Nodes, StoreFuture,
     nodes::{Introduction, Node, ServerStates, StoreUpdates},
-    webhooks::PendingDelivery,
+    webhooks::{Deliveries, PendingDelivery},
 };
 
 /// Returns a delivery that was not attempted yet. The store gives a new delivery another id.
@@ -27,6 +29,16 @@ pub fn pending_delivery(id: u64, subject: &str) -> PendingDelivery {
         attempts: 0,
         since: Timestamp::UNIX_EPOCH,
     }
+}
+
+/// Returns the context of workers on the current thread.
+pub fn webhook_context(
+    store: Arc<dyn Deliveries>,
+    nodes: Arc<dyn Nodes>,
+    shutdown: &CancellationToken,
+) -> WebhookContext {
+    let (thread, shutdown) = (actix::Arbiter::current(), shutdown.clone());
+    WebhookContext { store, nodes, thread, dashboard_url: "".into(), shutdown }
 }
 
 /// A fake view of a store, in which the test controls the leadership and the other nodes.

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::*;
-use crate::testing::FakeNodes;
+use crate::testing::{FakeNodes, webhook_context};
 use countersign_domain::changes::Claimant;
 use countersign_store::{
     StoreLocation,
@@ -74,18 +74,9 @@ async fn former_leader_deletes_no_webhook_of_another_node() {
     nodes.leads.store(true, Ordering::SeqCst);
     let handed_over: Arc<dyn Deliveries> =
         Arc::new(HandedOverStore { store: Arc::clone(&store), is_for_leader: false });
-    let webhooks = Webhooks::new(feed);
+    let webhooks = Arc::new(Webhooks::new(feed));
     let shutdown = CancellationToken::new();
-    webhooks
-        .start(
-            (handed_over, nodes as Arc<dyn Nodes>),
-            &WebhooksConfig::default(),
-            "",
-            actix::Arbiter::current(),
-            &shutdown,
-        )
-        .await
-        .unwrap();
+    webhooks.start(webhook_context(handed_over, nodes, &shutdown), &WebhooksConfig::default()).await.unwrap();
     webhooks.apply(&WebhooksConfig::default()).await.unwrap();
     assert_eq!(store.position("other", 9).unwrap(), 7, "the webhook keeps its position");
     shutdown.cancel();
@@ -99,13 +90,10 @@ async fn disabled_webhook_keeps_its_rows_until_it_is_removed() {
     store.position("hook", 7).unwrap();
     let nodes = Arc::new(FakeNodes::default());
     nodes.leads.store(true, Ordering::SeqCst);
-    let webhooks = Webhooks::new(feed);
+    let webhooks = Arc::new(Webhooks::new(feed));
     let shutdown = CancellationToken::new();
     let disabled = WebhooksConfig { disabled: vec!["hook".to_owned()], ..WebhooksConfig::default() };
-    webhooks
-        .start((Arc::clone(&store), nodes as Arc<dyn Nodes>), &disabled, "", actix::Arbiter::current(), &shutdown)
-        .await
-        .unwrap();
+    webhooks.start(webhook_context(Arc::clone(&store), nodes, &shutdown), &disabled).await.unwrap();
     webhooks.apply(&disabled).await.unwrap();
     assert_eq!(store.position("hook", 9).unwrap(), 7);
     assert_eq!(*webhooks.names.lock(), ["hook"], "a new leader keeps it too");
@@ -120,10 +108,10 @@ async fn command_to_stopped_webhook_may_be_sent_again() {
     let location = StoreLocation::directory(dir.path());
     let (feed, store) = (Feed::new(location.open().unwrap(), 0, 1), location.deliveries().unwrap());
     let nodes = Arc::new(FakeNodes::default()) as Arc<dyn Nodes>;
-    let webhooks = Webhooks::new(feed);
+    let webhooks = Arc::new(Webhooks::new(feed));
     let enabled = WebhooksConfig { enabled: vec![WebhookConfig::sample("hook")], ..WebhooksConfig::default() };
     let shutdown = CancellationToken::new();
-    webhooks.start((store, nodes), &enabled, "", actix::Arbiter::current(), &shutdown).await.unwrap();
+    webhooks.start(webhook_context(store, nodes, &shutdown), &enabled).await.unwrap();
     shutdown.cancel();
     webhooks.drain().await;
     let refused = webhooks.retry("hook").await.unwrap_err();

@@ -52,7 +52,7 @@ use countersign_runtime::{
 use countersign_store::{Store, StoreError, StoreLocation};
 use countersign_telemetry::Metrics;
 use countersign_transports::endpoint::McpEndpoint;
-use countersign_webhooks::Webhooks;
+use countersign_webhooks::{WebhookContext, Webhooks};
 
 /// Starts all parts, and returns when the endpoints are open. Must run inside an actix system.
 ///
@@ -198,9 +198,14 @@ impl Parts {
     /// Starts the webhooks, and returns their thread.
     async fn start_webhooks(&self, location: &StoreLocation, dashboard_url: &str) -> Result<Arbiter, StoreError> {
         let thread = Arbiter::new();
-        let stores = (location.deliveries()?, Arc::clone(self.review.changes.nodes()));
-        let shutdown = self.shutdown.child_token();
-        self.webhooks.start(stores, &self.config.webhooks, dashboard_url, thread.handle(), &shutdown).await?;
+        let context = WebhookContext {
+            store: location.deliveries()?,
+            nodes: Arc::clone(self.review.changes.nodes()),
+            thread: thread.handle(),
+            dashboard_url: dashboard_url.into(),
+            shutdown: self.shutdown.child_token(),
+        };
+        self.webhooks.start(context, &self.config.webhooks).await?;
         Ok(thread)
     }
 

@@ -42,12 +42,10 @@ impl ExportFormat {
     }
 
     /// Returns the file name extension.
-    #[must_use]
     pub fn extension(self) -> &'static str {
         self.into()
     }
 
-    #[must_use]
     pub const fn media_type(self) -> &'static str {
         match self {
             Self::Jsonl => "application/jsonl",
@@ -56,7 +54,6 @@ impl ExportFormat {
     }
 
     /// Returns the text before the first entry.
-    #[must_use]
     pub fn header(self) -> String {
         match self {
             Self::Jsonl => String::new(),

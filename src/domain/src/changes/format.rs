@@ -33,7 +33,6 @@ impl FieldFormat {
     pub const VARIANTS: &[Self] = <Self as VariantArray>::VARIANTS;
 
     /// Returns the name in configuration and API.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }

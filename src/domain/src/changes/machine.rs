@@ -29,14 +29,7 @@ pub enum ChangeEvent {
     /// An approval or a rejection. An approval below the quorum counts as a vote.
     Decide(ReviewDecision),
     /// New arguments with their preview, under terms that are at least as strict. Earlier votes become void.
-    Edit {
-        editor: Principal,
-        comment: Option<String>,
-        arguments: Arc<RawValue>,
-        preview: Preview,
-        served_by: ServerIdentity,
-        terms: Box<Terms>,
-    },
+    Edit { editor: Principal, comment: Option<String>, call: RevisedCall },
     /// Withdraws an approval before the change runs. With `all`, an admin withdraws every approval.
     Unapprove { reviewer: Principal, all: bool },
     /// Voids the approvals of reviewers who may no longer decide; those in `valid` stay.
@@ -58,10 +51,7 @@ pub enum ChangeEvent {
     /// looks at the step again in either case, until `expires_at`.
     Fill {
         comment: String,
-        arguments: Arc<RawValue>,
-        preview: Preview,
-        served_by: ServerIdentity,
-        terms: Box<Terms>,
+        call: RevisedCall,
         /// Policy allows the call with these arguments.
         is_allowed: bool,
         expires_at: Timestamp,
@@ -83,6 +73,16 @@ pub enum ChangeEvent {
     LoseTrack { fault: ChangeFault, last_sent_at: Timestamp },
     /// A person checked the outcome and reports it.
     Settle { reviewer: Principal, applied: bool, comment: Option<String> },
+}
+
+/// The call of a change with other arguments.
+#[derive(Clone, Debug)]
+pub struct RevisedCall {
+    pub arguments: Arc<RawValue>,
+    pub preview: Preview,
+    pub served_by: ServerIdentity,
+    /// The terms under which it is reviewed.
+    pub terms: Box<Terms>,
 }
 
 /// A transition that was made.
@@ -304,10 +304,9 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             }
             transition.add_decision(decision);
         }
-        ChangeEvent::Edit { editor, comment, arguments, preview, served_by, terms } => {
-            change.check_edit(&editor, &arguments)?;
-            transition.after.terms = *terms;
-            transition.after.replace_arguments(Some(&editor), comment.clone(), arguments, preview, served_by);
+        ChangeEvent::Edit { editor, comment, call } => {
+            change.check_edit(&editor, &call.arguments)?;
+            transition.after.revise_call(call, Some(&editor), comment.clone());
             transition.set_actor(editor);
             transition.comment = comment;
         }
@@ -320,10 +319,12 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
         ChangeEvent::Claim { claimant, call_timeout, fingerprint } => {
             transition.claim(claimant, call_timeout, fingerprint)
         }
-        ChangeEvent::Fill { comment, arguments, preview, served_by, terms, is_allowed, expires_at } => {
+        ChangeEvent::Fill { comment, call, is_allowed, expires_at } => {
             transition.after.expires_at = expires_at;
-            transition.after.require_review(*terms, is_allowed);
-            transition.after.replace_arguments(None, Some(comment.clone()), arguments, preview, served_by);
+            transition.after.note_required_review(is_allowed);
+            transition.after.revise_call(call, None, Some(comment.clone()));
+            // Nobody has seen the call as it is now, so one person must also look at what the policy allows.
+            transition.after.terms.quorum = transition.after.terms.quorum.max(1);
             transition.comment = Some(comment);
         }
         ChangeEvent::StopPlan { reason, reviewer } => transition.stop_plan(&reason, reviewer),

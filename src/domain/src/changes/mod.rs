@@ -86,7 +86,6 @@ impl ChangeState {
     pub const VARIANTS: &[Self] = <Self as VariantArray>::VARIANTS;
 
     /// Returns the name in JSON and in the store.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }
@@ -97,13 +96,11 @@ impl ChangeState {
     }
 
     /// Returns `true` if the outcome is settled. Only a [`Verification`] may follow, which keeps the state.
-    #[must_use]
     pub const fn is_final(self) -> bool {
         matches!(self, Self::Applied | Self::Failed | Self::Rejected | Self::Expired | Self::Withdrawn)
     }
 
     /// Returns `true` while a reviewer may decide on the change.
-    #[must_use]
     pub const fn awaits_decision(self) -> bool {
         matches!(self, Self::Pending | Self::Stale)
     }
@@ -125,7 +122,6 @@ impl Operation {
     pub const VARIANTS: &[Self] = <Self as VariantArray>::VARIANTS;
 
     /// Returns the name on the wire and in badges.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }

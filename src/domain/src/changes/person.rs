@@ -77,7 +77,6 @@ impl<'a> Person<'a> {
     /// Returns `true` if the accounts share a key, an owner or a name, or if one is named after the owner of the other.
     /// Ambiguous accounts count as one person: that may cost a second reviewer, while the opposite would let one person
     /// approve twice.
-    #[must_use]
     pub fn is_same_as(self, other: Person<'_>) -> bool {
         let known_as =
             |name: &str| names_match(self.name, name) || self.owner.is_some_and(|owner| names_match(owner, name));
@@ -87,7 +86,6 @@ impl<'a> Person<'a> {
     /// Returns `true` if the accounts are of the same person, if another claim than `sub` names one person in both, or if
     /// one person made the key of the other or the keys of both. It is used only where a match forbids something, because an
     /// issuer need not vouch for such claims, and keys are also made for others.
-    #[must_use]
     pub fn may_be_same_as(self, other: Person<'_>) -> bool {
         let is_other_name_of = |person: Person<'_>, name: &String| {
             person.is_named(name) || person.other_names.iter().any(|other| names_match(other, name))
@@ -98,13 +96,11 @@ impl<'a> Person<'a> {
     }
 
     /// Returns `true` if the person signed in to the dashboard with the identity provider. Keys and access tokens do not count.
-    #[must_use]
     pub fn is_signed_in(self) -> bool {
         is_subject_name(self.name) && self.key == Some(&person_key_id(self.name))
     }
 
     /// Returns `true` if the account or its owner has that name.
-    #[must_use]
     pub fn is_named(self, name: &str) -> bool {
         self.is_same_as(Person::from_name(name))
     }

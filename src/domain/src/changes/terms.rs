@@ -66,7 +66,6 @@ pub enum OnFailedPreview {
 
 impl OnFailedPreview {
     /// Returns `true` if the call is returned to its agent instead of being reviewed.
-    #[must_use]
     pub const fn returns(self, preview: &PreviewNote) -> bool {
         match self {
             Self::Return => preview.must_fail.is_some(),

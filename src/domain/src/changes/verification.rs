@@ -28,7 +28,6 @@ impl VerificationOutcome {
     pub const VARIANTS: &[Self] = <Self as VariantArray>::VARIANTS;
 
     /// Returns the name in JSON.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }

@@ -24,7 +24,6 @@ pub enum DefinitionStatus {
 impl DefinitionStatus {
     /// Returns `true` if the definition's annotations count. `server_is_trusted` tells whether the operator
     /// trusts the server.
-    #[must_use]
     pub const fn trusts_annotations(self, server_is_trusted: bool) -> bool {
         match self {
             Self::Module | Self::Accepted => true,
@@ -34,7 +33,6 @@ impl DefinitionStatus {
     }
 
     /// Returns the reason why the definition must be accepted, if any.
-    #[must_use]
     pub const fn mark(self) -> Option<AcceptanceMark> {
         match self {
             Self::New => Some(AcceptanceMark::ToolNew),
@@ -56,17 +54,14 @@ pub enum AcceptanceMark {
 
 impl AcceptanceMark {
     /// Returns `true` if no call of the tool runs without review until its definition is accepted.
-    #[must_use]
     pub const fn concerns_definition(self) -> bool {
         matches!(self, Self::ToolNew | Self::ToolChanged)
     }
 
-    #[must_use]
     pub fn code(self) -> &'static str {
         self.into()
     }
 
-    #[must_use]
     pub const fn reason(self) -> &'static str {
         match self {
             Self::ToolNew => "the tool is new and nobody has accepted it yet",

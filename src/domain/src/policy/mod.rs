@@ -79,7 +79,6 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }
@@ -121,7 +120,6 @@ impl Decision {
     }
 
     /// Returns the verdict of the policy, whether it is enforced or not.
-    #[must_use]
     pub fn intended_verdict(&self) -> Verdict {
         self.simulated.unwrap_or(self.verdict)
     }

@@ -159,13 +159,11 @@ impl Ruling {
     }
 
     /// Returns the decision, if it is the same for every call.
-    #[must_use]
     pub fn fixed_decision(&self) -> Option<&Arc<Decision>> {
         self.fixed.as_ref()
     }
 
     /// Returns the default decision, or `None` if a rule decides on every call.
-    #[must_use]
     pub fn default_decision(&self) -> Option<&Decision> {
         let ConfigRuling { candidates, otherwise, .. } = &*self.config_ruling;
         let matches_all = |candidate: &CandidateRule| {

@@ -20,7 +20,6 @@ pub enum PolicyDefault {
 
 impl PolicyDefault {
     /// Returns the name in the configuration.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }

@@ -8,6 +8,7 @@
 //! it applies only to calls that no configured rule decides.
 
 use std::{
+    cell::LazyCell,
     fmt,
     sync::{
         Arc,
@@ -340,28 +341,21 @@ impl ToolStandingRules {
     /// Decides on a call. `decision` is the decision of the configuration alone.
     pub(super) fn apply(&self, decision: Decision, caller: &Principal, arguments: &RawValue) -> Decision {
         let now = self.source.now();
-        let mut hash: Option<Option<String>> = None;
-        let mut parsed: Option<Option<Map<String, Value>>> = None;
-        let mut matches = |rule: &&Arc<StandingRule>| {
-            if !rule.is_live(now) || !rule.applies_to(caller) {
-                return false;
-            }
-            if !rule.matching.is_empty() {
-                let parsed = parsed.get_or_insert_with(|| read_arguments(arguments));
-                let matches = |arguments| rule.matching.iter().all(|pattern| pattern.matches(arguments));
-                if !parsed.as_ref().is_some_and(matches) {
-                    return false;
-                }
-            }
-            let Some(expected) = &rule.arguments_hash else { return true };
-            // Ambiguous arguments match no rule.
-            let actual = hash.get_or_insert_with(|| {
-                arguments::check(arguments, MAX_DEPTH).ok().map(|()| canonical_text_hash(arguments.get()))
-            });
-            actual.as_ref() == Some(expected)
+        // Ambiguous arguments have neither members nor a hash, so that they match no rule which depends on them.
+        let members = LazyCell::new(|| read_arguments(arguments));
+        let hash = LazyCell::new(|| {
+            arguments::check(arguments, MAX_DEPTH).ok().map(|()| canonical_text_hash(arguments.get()))
+        });
+        let matches = |rule: &&Arc<StandingRule>| {
+            let matches_members =
+                |members: &Map<String, Value>| rule.matching.iter().all(|pattern| pattern.matches(members));
+            rule.is_live(now)
+                && rule.applies_to(caller)
+                && (rule.matching.is_empty() || members.as_ref().is_some_and(matches_members))
+                && (rule.arguments_hash.is_none() || rule.arguments_hash == *hash)
         };
         let rules_with = |verdict: StandingVerdict| self.rules.iter().filter(move |rule| rule.verdict == verdict);
-        if let Some(rule) = rules_with(StandingVerdict::Deny).find(&mut matches) {
+        if let Some(rule) = rules_with(StandingVerdict::Deny).find(&matches) {
             return decide_by_rule(decision, rule, Verdict::Deny);
         }
         if decision.verdict != Verdict::Review || decision.mark.is_some() {
@@ -378,7 +372,7 @@ impl ToolStandingRules {
                 && !Person::from_principal(caller).may_be_same_as(Person::from_principal(&creator))
                 && can_approve_alone(&self.reviewers, &decision.terms, &creator)
         });
-        match allows.find(&mut matches) {
+        match allows.find(&matches) {
             Some(rule) => {
                 let rule = Arc::clone(rule);
                 decide_by_rule(decision, &rule, Verdict::Allow)

@@ -33,7 +33,6 @@ pub enum Subject<'a> {
 
 impl<'a> Subject<'a> {
     /// Returns the URI or name.
-    #[must_use]
     pub const fn name(self) -> &'a str {
         match self {
             Self::Resource(name) | Self::Prompt(name) | Self::Method(name) => name,
@@ -41,7 +40,6 @@ impl<'a> Subject<'a> {
     }
 
     /// Returns the kind of subject, for messages and as the key of errors.
-    #[must_use]
     pub const fn kind_name(self) -> &'static str {
         match self {
             Self::Resource(_) => "resource",

@@ -33,12 +33,10 @@ pub enum DeliveryFormat {
 }
 
 impl DeliveryFormat {
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }
 
-    #[must_use]
     pub const fn content_type(self) -> &'static str {
         match self {
             Self::Text => "text/plain; charset=utf-8",
@@ -47,7 +45,6 @@ impl DeliveryFormat {
     }
 
     /// Renders the body for an event, given as JSON of the feed, and the link to its change.
-    #[must_use]
     pub fn render_body(self, event: &str, link: &str, template: Option<&MessageTemplate>) -> Bytes {
         if self == Self::Json && template.is_none() {
             return add_link(event, link).into();

@@ -5,11 +5,11 @@
 
 pub mod daily_volume;
 pub mod duplicate_calls;
+pub mod indexes;
 pub mod ledger;
 pub mod order;
 pub mod proposal_rate;
 pub mod remote_transition;
-pub mod shared_state;
 pub mod watch;
 
 use std::{sync::Arc, time::Duration};
@@ -20,8 +20,8 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, oneshot};
 
 use self::{
-    daily_volume::DailyVolume, ledger::Ledger, order::AnnouncementOrder, remote_transition::RemoteTransition,
-    shared_state::SharedChangeState,
+    daily_volume::DailyVolume, indexes::ChangeIndexes, ledger::Ledger, order::AnnouncementOrder,
+    remote_transition::RemoteTransition,
 };
 use countersign_domain::changes::{
     Change, ChangeState, Target, Terms,
@@ -168,7 +168,7 @@ pub(super) fn remaining_grace(run_after: Option<Timestamp>, terms: &Terms, now: 
 pub(crate) struct PendingChanges {
     pub store: Arc<dyn Store>,
     pub feed: Feed,
-    pub shared: Arc<SharedChangeState>,
+    pub indexes: Arc<ChangeIndexes>,
     pub ledger: Ledger,
     pub daily: DailyVolume,
     pub clock: crate::Clock,
@@ -234,7 +234,7 @@ impl Handler<WriteChange> for PendingChanges {
             });
             if let Err(error) = reserved {
                 self.metrics.refused.increment(1);
-                self.shared.duplicates.remove(&draft.change.id);
+                self.indexes.duplicates.remove(&draft.change.id);
                 let _ = reply.send(Err(TransitionError::Refused(error)));
                 return;
             }
@@ -311,16 +311,16 @@ impl PendingChanges {
         }
         // A step of a plan may get more time when it is reviewed again.
         if is_new || (kind == EventKind::Edited && change.plan.is_some()) {
-            self.shared.deadlines.insert(&change.id, change.expires_at, now);
+            self.indexes.deadlines.insert(&change.id, change.expires_at, now);
         }
         self.update_state(&change.id, previous_state, change.state, is_new);
-        self.shared.schedule_notices(&change.id, change.state, &change.terms, change.created_at, now);
+        self.indexes.schedule_notices(&change.id, change.state, &change.terms, change.created_at, now);
         tracing::info!(
             change = %change.id, event = kind.as_str(), version = change.version, seq = written.seq,
             provider = %change.provider, tool = %change.tool, principal = %change.proposer.principal, "a transition was stored"
         );
         self.feed.publish(FeedEvent::from_committed(written, kind.feed_type(), &change));
-        self.shared.watchers.announce(&change);
+        self.indexes.watchers.announce(&change);
         if let Some(plan) = &change.plan {
             // The next step to run may be another one. An error means that the gateway ends.
             let _ = self.plan_updates.send(PlanUpdate { plan: plan.id.clone(), is_own: true });
@@ -340,20 +340,20 @@ impl PendingChanges {
             self.ledger.restore(id, principal, remote.bytes, state);
             let (principal, bytes, at) = (principal.clone(), remote.bytes, remote.change.created_at);
             self.daily.count_remote(ProposalRecord { principal, bytes, at }, now);
-            self.shared.add(id, remote.call_hash.as_deref(), remote.change.expires_at, now);
+            self.indexes.add(id, remote.call_hash.as_deref(), remote.change.expires_at, now);
         }
         if remote.event.kind == EventKind::Edited.feed_type() && remote.change.plan.is_some() {
-            self.shared.deadlines.insert(id, remote.change.expires_at, now);
+            self.indexes.deadlines.insert(id, remote.change.expires_at, now);
         }
         self.update_state(id, previous_state, state, remote.is_new);
-        self.shared.schedule_notices(id, state, &remote.change.terms, remote.change.created_at, now);
+        self.indexes.schedule_notices(id, state, &remote.change.terms, remote.change.created_at, now);
         if let Some(plan) = &remote.change.plan {
             let _ = self.plan_updates.send(PlanUpdate { plan: plan.id.clone(), is_own: false });
         } else if state == ChangeState::Approved {
             let _ = self.approved.send(remote.to_approved(now));
         }
-        if self.shared.watchers.has_watchers(id) {
-            let watchers = Arc::clone(&self.shared.watchers);
+        if self.indexes.watchers.has_watchers(id) {
+            let watchers = Arc::clone(&self.indexes.watchers);
             background::spawn(watch::announce_from_store(watchers, Arc::clone(&self.store), id.clone()));
         }
         tracing::debug!(change = %id, seq = remote.seq, "a transition was read from the feed");
@@ -364,15 +364,15 @@ impl PendingChanges {
     fn update_state(&mut self, id: &str, previous_state: Option<ChangeState>, state: ChangeState, is_new: bool) {
         // A change that was final when this node started is already counted.
         if (previous_state.is_some() || is_new) && previous_state != Some(state) {
-            self.shared.counts.record_transition(previous_state, state);
+            self.indexes.counts.record_transition(previous_state, state);
             self.ledger.set_state(id, state);
         }
         if state.is_final() {
             self.ledger.close(id);
-            self.shared.duplicates.remove(id);
+            self.indexes.duplicates.remove(id);
         }
         if state.is_final() || matches!(state, ChangeState::Executing | ChangeState::OutcomeUnknown) {
-            self.shared.deadlines.remove(id);
+            self.indexes.deadlines.remove(id);
         }
     }
 
@@ -384,7 +384,7 @@ impl PendingChanges {
             let change = &pending.change;
             self.ledger.release(&change.proposer.principal, pending.bytes);
             self.daily.release(&change.proposer.principal, pending.bytes, change.created_at);
-            self.shared.duplicates.remove(&change.id);
+            self.indexes.duplicates.remove(&change.id);
         }
         let _ = pending.reply.send(Err(error.into()));
     }

@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use super::{ApprovedChange, order::TransitionId, queue_key, remaining_grace};
 use countersign_domain::changes::{ChangeState, PlanStep, Target, Terms, machine::EventKind};
-use countersign_feed::{FeedChange, FeedEvent};
+use countersign_feed::{FeedChange, FeedEvent, FeedProposer, parse_change};
 use countersign_store::{RemoteEvent, StoreError};
 
 /// The fields of an event's change that this node needs for its limits, deadlines and Executor.
@@ -17,7 +17,7 @@ pub(crate) struct RemoteChange {
     pub state: ChangeState,
     pub provider: String,
     pub target: Target,
-    pub proposer: ProposerRef,
+    pub proposer: FeedProposer,
     pub created_at: Timestamp,
     pub expires_at: Timestamp,
     pub terms: Terms,
@@ -25,11 +25,6 @@ pub(crate) struct RemoteChange {
     pub run_after: Option<Timestamp>,
     #[serde(default)]
     pub plan: Option<PlanStep>,
-}
-
-#[derive(Debug, Deserialize)]
-pub(crate) struct ProposerRef {
-    pub principal: String,
 }
 
 #[derive(Debug)]
@@ -49,20 +44,15 @@ impl RemoteTransition {
     /// # Errors
     /// [`StoreError::BadRecord`] if the event is not the record of a transition.
     pub(crate) fn parse(remote_event: RemoteEvent) -> Result<Self, StoreError> {
-        #[derive(Deserialize)]
-        struct EventData {
-            change: RemoteChange,
-        }
         let RemoteEvent { event, bytes, call_hash } = remote_event;
         let seq = event.seq;
-        let EventData { change } =
-            serde_json::from_str(&event.data).map_err(|e| StoreError::BadRecord(format!("feed event {seq}: {e}")))?;
+        let change: RemoteChange = parse_change(&event)?;
         let is_new = event.kind == EventKind::Created.feed_type();
         let feed_change = FeedChange {
             id: change.id.clone(),
             version: change.version,
             state: change.state,
-            principal: change.proposer.principal.clone(),
+            proposer: change.proposer.clone(),
         };
         Ok(Self { seq, event: FeedEvent::from_stored(event, feed_change), change, is_new, bytes, call_hash })
     }

@@ -21,11 +21,11 @@ struct WatchedChange {
 
 pub(crate) struct Watchers {
     limit: usize,
-    state: Mutex<State>,
+    watched: Mutex<WatchedChanges>,
 }
 
 #[derive(Default)]
-struct State {
+struct WatchedChanges {
     changes: HashMap<String, WatchedChange>,
     total: usize,
     closed: bool,
@@ -33,18 +33,18 @@ struct State {
 
 impl Watchers {
     pub(crate) fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self { limit, state: Mutex::default() })
+        Arc::new(Self { limit, watched: Mutex::default() })
     }
 
     /// Watches the change from now on. Returns `None` if there are too many watchers.
     pub(crate) fn watch(self: &Arc<Self>, id: &str) -> Option<Watch> {
-        let mut state = self.state.lock();
-        if state.total >= self.limit {
+        let mut watched = self.watched.lock();
+        if watched.total >= self.limit {
             return None;
         }
-        state.total += 1;
-        let closed = state.closed;
-        let entry = state
+        watched.total += 1;
+        let closed = watched.closed;
+        let entry = watched
             .changes
             .entry(id.to_owned())
             .or_insert_with(|| WatchedChange { latest: watch::Sender::new(None), watchers: 0 });
@@ -55,13 +55,13 @@ impl Watchers {
 
     /// Returns `true` if a request waits for the change.
     pub(crate) fn has_watchers(&self, id: &str) -> bool {
-        self.state.lock().changes.contains_key(id)
+        self.watched.lock().changes.contains_key(id)
     }
 
     /// Passes a committed change to its watchers. Ignores a version that is not newer than the last one, because a change
     /// read from the store may arrive late.
     pub(crate) fn announce(&self, change: &Arc<Change>) {
-        if let Some(entry) = self.state.lock().changes.get(&change.id) {
+        if let Some(entry) = self.watched.lock().changes.get(&change.id) {
             entry.latest.send_if_modified(|latest| {
                 let is_newer = latest.as_ref().is_none_or(|latest| latest.version < change.version);
                 if is_newer {
@@ -74,9 +74,9 @@ impl Watchers {
 
     /// Ends all waits; called when the shutdown begins.
     pub(crate) fn close(&self) {
-        let mut state = self.state.lock();
-        state.closed = true;
-        for entry in state.changes.values_mut() {
+        let mut watched = self.watched.lock();
+        watched.closed = true;
+        for entry in watched.changes.values_mut() {
             // Dropping the old sender ends its receivers' wait.
             entry.latest = watch::Sender::new(None);
         }
@@ -117,12 +117,12 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let mut state = self.watchers.state.lock();
-        state.total = state.total.saturating_sub(1);
-        if let Some(entry) = state.changes.get_mut(&self.id) {
+        let mut watched = self.watchers.watched.lock();
+        watched.total = watched.total.saturating_sub(1);
+        if let Some(entry) = watched.changes.get_mut(&self.id) {
             entry.watchers = entry.watchers.saturating_sub(1);
             if entry.watchers == 0 {
-                state.changes.remove(&self.id);
+                watched.changes.remove(&self.id);
             }
         }
     }

@@ -14,7 +14,7 @@ use futures_util::FutureExt;
 use jiff::Timestamp;
 
 use super::{Slot, dialogue::RunningDialogue, outcome::outcome_event};
-use crate::{recheck::to_fault, review_state::ReviewState};
+use crate::{recheck::to_fault, review_core::ReviewCore};
 use countersign_domain::changes::{Change, ChangeFault, machine::ChangeEvent};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, Permit, Provider, ToolResult};
@@ -26,17 +26,17 @@ const LEASE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Calls the provider once with exactly the approved bytes. Returns the change as last stored, and the event that ends the call.
 pub(super) async fn call_provider(
-    state: &ReviewState,
+    core: &ReviewCore,
     change: &Arc<Change>,
     provider: &Arc<dyn Provider>,
     slot: &mut Slot,
 ) -> (Arc<Change>, ChangeEvent) {
-    let last_sent_at = Arc::new(AtomicI64::new(state.changes.config.now().as_millisecond()));
-    let Some(permit) = permit_for(state, change, &last_sent_at).await else {
+    let last_sent_at = Arc::new(AtomicI64::new(core.changes.config.now().as_millisecond()));
+    let Some(permit) = permit_for(core, change, &last_sent_at).await else {
         return (Arc::clone(change), ChangeEvent::Fail { fault: to_fault(&Permit::expired_error()), result: None });
     };
-    let (inquirer, mut dialogue) = RunningDialogue::start(state, change).unzip();
-    let cancel = state.changes.shutdown.kill.child_token();
+    let (inquirer, mut dialogue) = RunningDialogue::start(core, change).unzip();
+    let cancel = core.changes.shutdown.kill.child_token();
     let context = CallContext {
         cancel: cancel.clone(),
         change_id: Some(change.id.clone()),
@@ -49,7 +49,7 @@ pub(super) async fn call_provider(
     let started_at = Instant::now();
     let work = AssertUnwindSafe(provider.call(&change.tool, &change.arguments, &context)).catch_unwind();
     let work = std::pin::pin!(work);
-    let event = wait_for_answer(state, change, work, &mut dialogue, slot, &last_sent_at).await;
+    let event = wait_for_answer(core, change, work, &mut dialogue, slot, &last_sent_at).await;
     cancel.cancel();
     crash_point("after_call");
     metrics::histogram!(telemetry::CHANGE_RUN_DURATION).record(started_at.elapsed().as_secs_f64());
@@ -59,9 +59,9 @@ pub(super) async fn call_provider(
 
 /// Returns the permit to send the call, which records the time in `last_sent_at`. Returns `None` if this node has lost its claim
 /// or is stopped.
-async fn permit_for(state: &ReviewState, change: &Change, last_sent_at: &Arc<AtomicI64>) -> Option<Permit> {
+async fn permit_for(core: &ReviewCore, change: &Change, last_sent_at: &Arc<AtomicI64>) -> Option<Permit> {
     let (nodes, claimant, clock) =
-        (Arc::clone(&state.changes.nodes), change.claimed_by.clone(), Arc::clone(&state.changes.config.clock));
+        (Arc::clone(&core.changes.nodes), change.claimed_by.clone(), Arc::clone(&core.changes.config.clock));
     // Checked just before the first byte of a call is sent.
     let permit_sent_at = Arc::clone(last_sent_at);
     let permit = Permit(Arc::new(move || {
@@ -70,8 +70,8 @@ async fn permit_for(state: &ReviewState, change: &Change, last_sent_at: &Arc<Ato
     }));
     // A late renewal is fine as long as the node did not lose its lease in between.
     while !permit.is_valid()
-        && state.changes.nodes.claimant() == change.claimed_by
-        && !state.changes.shutdown.kill.is_cancelled()
+        && core.changes.nodes.claimant() == change.claimed_by
+        && !core.changes.shutdown.kill.is_cancelled()
     {
         tokio::time::sleep(LEASE_CHECK_INTERVAL).await;
     }
@@ -81,14 +81,14 @@ async fn permit_for(state: &ReviewState, change: &Change, last_sent_at: &Arc<Ato
 /// Waits for the answer of the call, and returns the event for its outcome. The timeout is paused while the tool waits for an
 /// answer of the proposer's client.
 async fn wait_for_answer(
-    state: &ReviewState,
+    core: &ReviewCore,
     change: &Change,
     mut work: Pin<&mut impl Future<Output = std::thread::Result<Result<ToolResult, McpError>>>>,
     dialogue: &mut Option<RunningDialogue<'_>>,
     slot: &mut Slot,
     last_sent_at: &AtomicI64,
 ) -> ChangeEvent {
-    let mut deadline = tokio::time::Instant::now() + state.changes.config.tuning.run_timeout;
+    let mut deadline = tokio::time::Instant::now() + core.changes.config.tuning.run_timeout;
     let unknown_outcome = |kind: ErrorKind, message: &str, last_sent_at| ChangeEvent::LoseTrack {
         fault: ChangeFault::new(kind, message),
         last_sent_at,
@@ -104,18 +104,18 @@ async fn wait_for_answer(
         let run_event = tokio::select! {
             biased;
             answer = &mut work => return match answer {
-                Ok(answer) => outcome_event(&state.changes, answer, last_sent(last_sent_at)),
+                Ok(answer) => outcome_event(&core.changes, answer, last_sent(last_sent_at)),
                 Err(_panic) => {
                     tracing::error!(change = %change.id, provider = %change.provider, tool = %change.tool, "a tool panicked");
                     let message = "The tool failed in a way that leaves open whether the change was applied";
-                    unknown_outcome(ErrorKind::Internal, message, state.changes.config.now())
+                    unknown_outcome(ErrorKind::Internal, message, core.changes.config.now())
                 }
             },
             () = tokio::time::sleep_until(deadline), if !is_waiting => {
                 return unknown_outcome(ErrorKind::Timeout, "The tool did not answer in time", last_sent(last_sent_at));
             }
-            () = state.changes.shutdown.kill.cancelled() => {
-                return unknown_outcome(ErrorKind::Timeout, "The gateway was stopped while the tool was running", state.changes.config.now());
+            () = core.changes.shutdown.kill.cancelled() => {
+                return unknown_outcome(ErrorKind::Timeout, "The gateway was stopped while the tool was running", core.changes.config.now());
             }
             event = next_event => event,
         };

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     dialogue_channels::{DialogueAnswer, DialogueMessage, PendingMessage},
-    review_state::ReviewState,
+    review_core::ReviewCore,
 };
 use countersign_domain::{
     changes::{
@@ -61,7 +61,7 @@ pub(crate) enum DialogueEvent {
 
 /// The questions of one running change.
 pub(crate) struct RunningDialogue<'a> {
-    state: &'a ReviewState,
+    core: &'a ReviewCore,
     /// The change as last stored.
     pub change: Arc<Change>,
     questions: mpsc::Receiver<UpstreamRequest>,
@@ -75,28 +75,28 @@ pub(crate) struct RunningDialogue<'a> {
 
 impl Drop for RunningDialogue<'_> {
     fn drop(&mut self) {
-        self.state.dialogue_channels.close(&self.change.id);
+        self.core.dialogue_channels.close(&self.change.id);
     }
 }
 
 impl<'a> RunningDialogue<'a> {
     /// Starts the dialogue. Returns `None` for a change whose tool may not ask.
-    pub(crate) fn start(state: &'a ReviewState, change: &Arc<Change>) -> Option<(Arc<dyn Inquirer>, Self)> {
+    pub(crate) fn start(core: &'a ReviewCore, change: &Arc<Change>) -> Option<(Arc<dyn Inquirer>, Self)> {
         let dialogue = change.dialogue.as_ref()?;
         let capabilities = ClientCapabilities::from_declaration(dialogue.client_capabilities.get());
         if capabilities.accepts_no_requests() {
             return None;
         }
         let (inquirer, questions) = question_channel(capabilities, QUESTION_QUEUE_CAPACITY);
-        let messages = state.dialogue_channels.open(&change.id);
+        let messages = core.dialogue_channels.open(&change.id);
         let running_dialogue = Self {
-            state,
+            core,
             change: Arc::clone(change),
             questions,
             messages,
             open: Vec::new(),
             dialogue_deadline: Instant::now()
-                + state.changes.config.tuning.answer_timeout.saturating_mul(DIALOGUE_TIMEOUT_FACTOR),
+                + core.changes.config.tuning.answer_timeout.saturating_mul(DIALOGUE_TIMEOUT_FACTOR),
             paused_since: None,
             is_stopping: false,
         };
@@ -116,7 +116,7 @@ impl<'a> RunningDialogue<'a> {
             Some(question) = self.questions.recv() => DialogueEvent::Question(question),
             Some(message) = self.messages.recv() => DialogueEvent::Message(message),
             Some(_) = ends.next() => DialogueEvent::QuestionEnded,
-            () = self.state.changes.shutdown.stop.cancelled(), if !self.is_stopping => DialogueEvent::Stopping,
+            () = self.core.changes.shutdown.stop.cancelled(), if !self.is_stopping => DialogueEvent::Stopping,
             else => std::future::pending().await,
         }
     }
@@ -188,7 +188,7 @@ impl<'a> RunningDialogue<'a> {
             key: key.clone(),
             method: method.clone(),
             params,
-            at: self.state.changes.config.now(),
+            at: self.core.changes.config.now(),
             closed_at: None,
             answer: None,
             unanswered: None,
@@ -196,7 +196,7 @@ impl<'a> RunningDialogue<'a> {
         if self.apply_event(ChangeEvent::Ask { question: stored }).await.is_err() {
             return refuse(reply, "the question could not be stored");
         }
-        let deadline = (Instant::now() + self.state.changes.config.tuning.answer_timeout).min(self.dialogue_deadline);
+        let deadline = (Instant::now() + self.core.changes.config.tuning.answer_timeout).min(self.dialogue_deadline);
         self.open.push(OpenQuestion { key, method, reply, cancelled, deadline });
     }
 
@@ -256,14 +256,14 @@ impl<'a> RunningDialogue<'a> {
             ChangeEvent::Answer { is_cancelled: true, .. } => "cancellation",
             _ => "answer",
         };
-        match self.state.changes.transitions.apply_event(&self.change, event).await {
+        match self.core.changes.transitions.apply_event(&self.change, event).await {
             Ok(change) => {
                 self.change = change;
                 Ok(())
             }
             Err(error) => {
                 tracing::error!(?error, change = %self.change.id, "the {subject} in the dialogue of a running change could not be stored");
-                if let Ok(Some(change)) = self.state.changes.store.get(&self.change.id).await {
+                if let Ok(Some(change)) = self.core.changes.store.get(&self.change.id).await {
                     self.change = change;
                 }
                 let message = format!("The {subject} could not be stored; it was not used");

@@ -34,8 +34,8 @@ use self::{
 };
 use crate::{
     actor::{ApprovedChange, TransitionError},
-    recheck::{Divergence, Recheck, SameTarget, to_fault},
-    review_state::ReviewState,
+    recheck::{Comparison, Divergence, PreviewError, SameTarget, to_fault},
+    review_core::ReviewCore,
     upkeep::expiry,
 };
 use countersign_domain::changes::{Change, ChangeState, machine::ChangeEvent};
@@ -56,11 +56,11 @@ const MAX_HANDOVER_WAIT: Duration = Duration::from_secs(30);
 
 /// Runs approved changes until the gateway closes, then waits for the running ones and drops the guard.
 pub(crate) async fn run(
-    state: Arc<ReviewState>,
+    core: Arc<ReviewCore>,
     mut approved: mpsc::UnboundedReceiver<ApprovedChange>,
     _ended: DropGuard,
 ) {
-    let slots = Arc::new(Semaphore::new(state.changes.config.tuning.concurrency.max(1)));
+    let slots = Arc::new(Semaphore::new(core.changes.config.tuning.concurrency.max(1)));
     // A queue key is present while one of its changes is running; its other changes wait in the queue.
     let mut queues: HashMap<String, VecDeque<ApprovedChange>> = HashMap::new();
     // Changes whose delay has not passed.
@@ -68,7 +68,7 @@ pub(crate) async fn run(
     let mut running: JoinSet<AttemptResult> = JoinSet::new();
     loop {
         let due = tokio::select! {
-            () = state.changes.shutdown.stop.cancelled() => break,
+            () = core.changes.shutdown.stop.cancelled() => break,
             Some(due) = delayed.next(), if !delayed.is_empty() => due,
             next = approved.recv() => match next {
                 Some(next) if next.delay.is_zero() => next,
@@ -82,7 +82,7 @@ pub(crate) async fn run(
                 let Ok(AttemptResult { key, retry }) = ended else { continue };
                 delayed.extend(retry.map(after_delay));
                 match queues.get_mut(&key).map(VecDeque::pop_front) {
-                    Some(Some(next)) => spawn_attempt(&state, &slots, &mut running, next),
+                    Some(Some(next)) => spawn_attempt(&core, &slots, &mut running, next),
                     Some(None) => { queues.remove(&key); }
                     None => {}
                 }
@@ -93,7 +93,7 @@ pub(crate) async fn run(
             Some(queue) => queue.push_back(due),
             None => {
                 queues.insert(due.queue_key.clone(), VecDeque::new());
-                spawn_attempt(&state, &slots, &mut running, due);
+                spawn_attempt(&core, &slots, &mut running, due);
             }
         }
     }
@@ -114,20 +114,20 @@ struct AttemptResult {
 }
 
 fn spawn_attempt(
-    state: &Arc<ReviewState>,
+    core: &Arc<ReviewCore>,
     slots: &Arc<Semaphore>,
     running: &mut JoinSet<AttemptResult>,
     approved: ApprovedChange,
 ) {
-    let (state, slots) = (Arc::clone(state), Arc::clone(slots));
+    let (core, slots) = (Arc::clone(core), Arc::clone(slots));
     running.spawn(async move {
         // The key must be returned in any case, or its target would be blocked until the next start.
         let key = approved.queue_key.clone();
-        let retry = match AssertUnwindSafe(run_change(&state, &approved, &slots)).catch_unwind().await {
+        let retry = match AssertUnwindSafe(run_change(&core, &approved, &slots)).catch_unwind().await {
             Ok(retry) => retry,
             Err(_panic) => {
                 tracing::error!(change = %approved.id, "the Executor panicked while it ran a change");
-                lose_track(&state.changes, &approved.id).await;
+                lose_track(&core.changes, &approved.id).await;
                 None
             }
         };
@@ -140,40 +140,40 @@ fn spawn_attempt(
 type Slot = Option<OwnedSemaphorePermit>;
 
 /// Waits for a permit. Returns `None` once the gateway ends.
-async fn acquire_slot(state: &ReviewState, slots: &Arc<Semaphore>) -> Slot {
-    state.changes.shutdown.stop.run_until_cancelled(Arc::clone(slots).acquire_owned()).await?.ok()
+async fn acquire_slot(core: &ReviewCore, slots: &Arc<Semaphore>) -> Slot {
+    core.changes.shutdown.stop.run_until_cancelled(Arc::clone(slots).acquire_owned()).await?.ok()
 }
 
 /// Takes one approved change as far as possible, so that the queue can move on. Returns the change if it must be checked
 /// again.
-async fn run_change(state: &ReviewState, approved: &ApprovedChange, slots: &Arc<Semaphore>) -> Option<ApprovedChange> {
+async fn run_change(core: &ReviewCore, approved: &ApprovedChange, slots: &Arc<Semaphore>) -> Option<ApprovedChange> {
     let mut failed_rechecks = 0;
     let mut short_delay = FIRST_RETRY_DELAY;
     let mut slot = None;
-    while !state.changes.shutdown.stop.is_cancelled() {
+    while !core.changes.shutdown.stop.is_cancelled() {
         if slot.is_none() {
-            slot = acquire_slot(state, slots).await;
+            slot = acquire_slot(core, slots).await;
             continue;
         }
         // Nothing was sent, so starting over is safe.
-        match attempt(state, approved, &mut failed_rechecks, &mut slot).await {
+        match attempt(core, approved, &mut failed_rechecks, &mut slot).await {
             Ok(()) => return None,
             Err(_) if let Some(delay) = approved.handover_backoff => {
                 let backoff = Some((delay * 2).min(MAX_HANDOVER_WAIT));
                 return Some(ApprovedChange { delay, handover_backoff: backoff, ..approved.clone() });
             }
             Err(RetryReason::AccountNeeded) => {
-                let delay = state.changes.config.tuning.retry_delay.saturating_mul(ACCOUNT_DELAY_FACTOR);
+                let delay = core.changes.config.tuning.retry_delay.saturating_mul(ACCOUNT_DELAY_FACTOR);
                 return Some(ApprovedChange { delay, ..approved.clone() });
             }
             Err(RetryReason::Unavailable | RetryReason::OutcomeUnknown) => {
-                pause(state, state.changes.config.tuning.retry_delay).await;
+                pause(core, core.changes.config.tuning.retry_delay).await;
             }
             Err(reason) => {
                 if matches!(reason, RetryReason::TargetOccupied) {
                     slot = None;
                 }
-                pause(state, short_delay.min(state.changes.config.tuning.retry_delay)).await;
+                pause(core, short_delay.min(core.changes.config.tuning.retry_delay)).await;
                 short_delay = short_delay.saturating_mul(2);
             }
         }
@@ -198,33 +198,33 @@ enum RetryReason {
 
 /// Checks, claims and runs the change, if it may run now. An error means that nothing was sent.
 async fn attempt(
-    state: &ReviewState,
+    core: &ReviewCore,
     approved: &ApprovedChange,
     failed_rechecks: &mut u32,
     slot: &mut Slot,
 ) -> Result<(), RetryReason> {
     let Some((change, SameTarget { provider, before, moved_fingerprint })) =
-        check_readiness(state, approved, failed_rechecks).await?
+        check_readiness(core, approved, failed_rechecks).await?
     else {
         return Ok(());
     };
     crash_point("before_claim");
-    let claimant = state.changes.nodes.claimant();
-    if !state.changes.nodes.holds_claim(claimant.as_ref()) {
+    let claimant = core.changes.nodes.claimant();
+    if !core.changes.nodes.holds_claim(claimant.as_ref()) {
         return Err(RetryReason::Unavailable);
     }
-    let tool_timeout = provider.call_timeout(&change.tool).unwrap_or(state.changes.config.tuning.run_timeout);
-    let call_timeout = tool_timeout.min(state.changes.config.tuning.run_timeout);
+    let tool_timeout = provider.call_timeout(&change.tool).unwrap_or(core.changes.config.tuning.run_timeout);
+    let call_timeout = tool_timeout.min(core.changes.config.tuning.run_timeout);
     let claim = ChangeEvent::Claim { claimant: claimant.clone(), call_timeout, fingerprint: moved_fingerprint };
-    let claimed = match commit_transition(state, &change, claim).await {
+    let claimed = match commit_transition(core, &change, claim).await {
         Err(RetryReason::OutcomeUnknown) => {
-            return resolve_unknown_claim(&state.changes, &change, claimant.as_ref()).await;
+            return resolve_unknown_claim(&core.changes, &change, claimant.as_ref()).await;
         }
         claimed => claimed?,
     };
     let Some(claimed) = claimed else { return Ok(()) };
     crash_point("after_claim");
-    let (latest, mut event) = call_provider(state, &claimed, &provider, slot).await;
+    let (latest, mut event) = call_provider(core, &claimed, &provider, slot).await;
     let context = CallContext::new(Arc::new(latest.proposer.to_agent()));
     // Dropping the guard tells the provider that the answer is no longer needed.
     let _cancel_on_drop = context.cancel.clone().drop_guard();
@@ -232,17 +232,17 @@ async fn attempt(
     let mut reading = None;
     if let ChangeEvent::Succeed { result, reads_back } = &mut event {
         answer = Arc::clone(result);
-        let start_read = || read_back(&*state.directory, &provider, &latest, before.as_ref(), &answer, &context);
+        let start_read = || read_back(&*core.directory, &provider, &latest, before.as_ref(), &answer, &context);
         // The outcome is recorded whatever happens here.
         reading = std::panic::catch_unwind(AssertUnwindSafe(start_read)).unwrap_or_default();
         *reads_back = reading.is_some();
     }
     crash_point("before_result");
-    let recorded = record_outcome(&state.changes, Arc::clone(&latest), event).await;
+    let recorded = record_outcome(&core.changes, Arc::clone(&latest), event).await;
     crash_point("after_result");
     // The changes that wait for the target would alter what is read, so they run afterwards.
     if let Some((applied, reading)) = recorded.zip(reading) {
-        verify(&state.changes, &applied, reading).await;
+        verify(&core.changes, &applied, reading).await;
     }
     Ok(())
 }
@@ -256,62 +256,62 @@ type ReadyChange = (Arc<Change>, SameTarget);
 /// difference sends it back to review only if the server is the one that was shown; with another server it proves
 /// nothing, since the servers of the nodes may differ.
 async fn check_readiness(
-    state: &ReviewState,
+    core: &ReviewCore,
     approved: &ApprovedChange,
     failed_rechecks: &mut u32,
 ) -> Result<Option<ReadyChange>, RetryReason> {
-    let Some(change) = load_approved(state, approved).await? else { return Ok(None) };
+    let Some(change) = load_approved(core, approved).await? else { return Ok(None) };
     let is_own = approved.handover_backoff.is_none();
-    if expire_if_due(state, &change, is_own).await? {
+    if expire_if_due(core, &change, is_own).await? {
         return Ok(None);
     }
     // The provider is not asked while another change occupies the target, because that change would alter the target
     // anyway.
-    check_target_is_free(state, &change).await?;
-    let recheck = match prepare(state, &change, is_own).await? {
-        Preparation::AsApproved => state.recheck(&change).await,
+    check_target_is_free(core, &change).await?;
+    let comparison = match prepare(core, &change, is_own).await? {
+        Preparation::AsApproved => core.recheck(&change).await,
         Preparation::NotItsTurn => {
-            state.waiting_reasons.remove(&change.id);
+            core.waiting_reasons.remove(&change.id);
             return Ok(None);
         }
-        Preparation::Unavailable(error) => Recheck::Unavailable(error),
+        Preparation::Unavailable(error) => Err(PreviewError::Unavailable(error)),
         Preparation::Needs(event) => {
-            commit_transition(state, &change, *event).await?;
+            commit_transition(core, &change, *event).await?;
             return Ok(None);
         }
     };
-    let reason_to_wait = recheck.reason_to_wait();
+    let reason_to_wait = comparison.as_ref().err().and_then(PreviewError::reason_to_wait);
     let needs_account = reason_to_wait.is_some();
-    state.waiting_reasons.update(&change, reason_to_wait);
-    let event = match recheck {
-        Recheck::Same(same) => match find_objection(state, &change, is_own).await? {
+    core.waiting_reasons.update(&change, reason_to_wait);
+    let event = match comparison {
+        Ok(Comparison::Same(same)) => match find_objection(core, &change, is_own).await? {
             Some(event) => event,
             None => return Ok(Some((change, same))),
         },
-        Recheck::Moved(moved) if is_own || moved.has_same_server(&change) => {
-            return_to_review(state, &change, *moved).await?;
+        Ok(Comparison::Moved(moved)) if is_own || moved.has_same_server(&change) => {
+            return_to_review(core, &change, *moved).await?;
             return Ok(None);
         }
-        Recheck::Impossible(fault) if is_own => ChangeEvent::MarkStale { fault },
+        Err(PreviewError::Impossible(error)) if is_own => ChangeEvent::MarkStale { fault: to_fault(&error) },
         // The change stays approved until the person has connected or it expires.
-        Recheck::Unavailable(_) if is_own && needs_account => return Err(RetryReason::AccountNeeded),
-        Recheck::Unavailable(error) if is_own => event_if_unavailable(state, &error, failed_rechecks)?,
-        Recheck::Moved(_) | Recheck::Impossible(_) | Recheck::Unavailable(_) => return Err(RetryReason::Unavailable),
+        Err(PreviewError::Unavailable(_)) if is_own && needs_account => return Err(RetryReason::AccountNeeded),
+        Err(PreviewError::Unavailable(error)) if is_own => event_if_unavailable(core, &error, failed_rechecks)?,
+        Ok(Comparison::Moved(_)) | Err(_) => return Err(RetryReason::Unavailable),
     };
-    commit_transition(state, &change, event).await?;
+    commit_transition(core, &change, event).await?;
     Ok(None)
 }
 
 /// Returns the change if it is still approved as it was.
-async fn load_approved(state: &ReviewState, approved: &ApprovedChange) -> Result<Option<Arc<Change>>, RetryReason> {
+async fn load_approved(core: &ReviewCore, approved: &ApprovedChange) -> Result<Option<Arc<Change>>, RetryReason> {
     let id = approved.id.as_str();
-    match state.changes.store.get(id).await {
+    match core.changes.store.get(id).await {
         // An approval that was undone and given again is another approval with its own grace period.
         Ok(Some(change)) if change.state == ChangeState::Approved && change.version == approved.version => {
             Ok(Some(change))
         }
         Ok(_) | Err(StoreError::Closed) => {
-            state.waiting_reasons.remove(id);
+            core.waiting_reasons.remove(id);
             Ok(None)
         }
         Err(error) => {
@@ -322,23 +322,23 @@ async fn load_approved(state: &ReviewState, approved: &ApprovedChange) -> Result
 }
 
 /// Returns `true` if the change has expired. The node that is to run it records that.
-async fn expire_if_due(state: &ReviewState, change: &Arc<Change>, is_own: bool) -> Result<bool, RetryReason> {
-    let is_expired = expiry::is_expired(&state.changes, change).await.map_err(|error| {
+async fn expire_if_due(core: &ReviewCore, change: &Arc<Change>, is_own: bool) -> Result<bool, RetryReason> {
+    let is_expired = expiry::is_expired(&core.changes, change).await.map_err(|error| {
         tracing::error!(%error, change = %change.id, "the plan of an approved change cannot be read; trying again");
         RetryReason::Unavailable
     })?;
     if is_expired {
-        state.waiting_reasons.remove(&change.id);
+        core.waiting_reasons.remove(&change.id);
         if is_own {
-            commit_transition(state, change, expiry::expire_event(change)).await?;
+            commit_transition(core, change, expiry::expire_event(change)).await?;
         }
     }
     Ok(is_expired)
 }
 
 /// Checks that no other change occupies the target.
-async fn check_target_is_free(state: &ReviewState, change: &Change) -> Result<(), RetryReason> {
-    match state.changes.store.occupants(vec![change.target_hash()], state.changes.config.now()).await {
+async fn check_target_is_free(core: &ReviewCore, change: &Change) -> Result<(), RetryReason> {
+    match core.changes.store.occupants(vec![change.target_hash()], core.changes.config.now()).await {
         Ok(occupants) if occupants.is_empty() => Ok(()),
         Ok(_) => Err(RetryReason::TargetOccupied),
         Err(error) => {
@@ -350,13 +350,13 @@ async fn check_target_is_free(state: &ReviewState, change: &Change) -> Result<()
 
 /// Returns an event if an approval no longer counts or policy now denies the call.
 async fn find_objection(
-    state: &ReviewState,
+    core: &ReviewCore,
     change: &Arc<Change>,
     is_own: bool,
 ) -> Result<Option<ChangeEvent>, RetryReason> {
-    match state.find_objection(change).await {
+    match core.find_objection(change).await {
         // Keys and policy are the same on all nodes. If the node that is to run the change is gone, the leader does this.
-        Ok(Some(_)) if !is_own && !state.changes.nodes.is_leader() => Err(RetryReason::Unavailable),
+        Ok(Some(_)) if !is_own && !core.changes.nodes.is_leader() => Err(RetryReason::Unavailable),
         Ok(objection) => Ok(objection),
         Err(error) => {
             tracing::error!(%error, change = %change.id, "the validity of an approval cannot be checked; trying again");
@@ -367,11 +367,11 @@ async fn find_objection(
 
 /// Returns the event that sends a change back to review because its target cannot be read, once it was tried often enough.
 fn event_if_unavailable(
-    state: &ReviewState,
+    core: &ReviewCore,
     error: &McpError,
     failed_rechecks: &mut u32,
 ) -> Result<ChangeEvent, RetryReason> {
-    if state.is_starting() && error.kind == ErrorKind::UpstreamUnavailable {
+    if core.is_starting() && error.kind == ErrorKind::UpstreamUnavailable {
         return Err(RetryReason::ProviderStarting);
     }
     if *failed_rechecks < MAX_RECHECK_RETRIES {
@@ -382,12 +382,12 @@ fn event_if_unavailable(
 }
 
 /// Sends a change back to review because its target has changed: marks it stale, then pending with a fresh diff.
-async fn return_to_review(state: &ReviewState, change: &Arc<Change>, moved: Divergence) -> Result<(), RetryReason> {
+async fn return_to_review(core: &ReviewCore, change: &Arc<Change>, moved: Divergence) -> Result<(), RetryReason> {
     let Divergence { preview, served_by, fault } = moved;
     crash_point("before_stale");
-    if let Some(marked) = commit_transition(state, change, ChangeEvent::MarkStale { fault }).await? {
+    if let Some(marked) = commit_transition(core, change, ChangeEvent::MarkStale { fault }).await? {
         crash_point("between_stale_and_refresh");
-        commit_transition(state, &marked, ChangeEvent::Refresh { preview, served_by }).await?;
+        commit_transition(core, &marked, ChangeEvent::Refresh { preview, served_by }).await?;
         crash_point("after_refresh");
     }
     Ok(())
@@ -396,11 +396,11 @@ async fn return_to_review(state: &ReviewState, change: &Arc<Change>, moved: Dive
 /// Commits a transition of a change that is not running. Returns `None` if it can no longer happen, because the change
 /// has moved on or the gateway is ending.
 async fn commit_transition(
-    state: &ReviewState,
+    core: &ReviewCore,
     change: &Arc<Change>,
     event: ChangeEvent,
 ) -> Result<Option<Arc<Change>>, RetryReason> {
-    match state.changes.transitions.apply_event(change, event).await {
+    match core.changes.transitions.apply_event(change, event).await {
         Ok(change) => Ok(Some(change)),
         // The next attempt reads the change.
         Err(TransitionError::Store(error)) if !matches!(error, StoreError::Closed) => {
@@ -420,6 +420,6 @@ async fn commit_transition(
     }
 }
 
-async fn pause(state: &ReviewState, delay: Duration) {
-    state.changes.shutdown.stop.run_until_cancelled(tokio::time::sleep(delay)).await;
+async fn pause(core: &ReviewCore, delay: Duration) {
+    core.changes.shutdown.stop.run_until_cancelled(tokio::time::sleep(delay)).await;
 }

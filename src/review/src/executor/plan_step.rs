@@ -9,14 +9,14 @@ use super::{RetryReason, commit_transition};
 use crate::{
     recheck::{PreviewError, stop_plan_event, to_fault, truncate_headlines},
     requests::{edit::terms_for_arguments, propose::check_reviewable},
-    review_state::ReviewState,
+    review_core::ReviewCore,
     store_error,
     upkeep::expiry,
 };
 use countersign_domain::{
     changes::{
         Change, PlanStep, Terms,
-        machine::ChangeEvent,
+        machine::{ChangeEvent, RevisedCall},
         plan::{PlanProgress, fill_references},
     },
     policy::Verdict,
@@ -37,46 +37,42 @@ pub(super) enum Preparation {
 
 /// Prepares a step of a plan. A change outside a plan runs as it was approved. `is_own` tells whether this node is to run the
 /// change; otherwise it stands in for a node that may be gone.
-pub(super) async fn prepare(
-    state: &ReviewState,
-    change: &Arc<Change>,
-    is_own: bool,
-) -> Result<Preparation, RetryReason> {
+pub(super) async fn prepare(core: &ReviewCore, change: &Arc<Change>, is_own: bool) -> Result<Preparation, RetryReason> {
     let Some(plan) = &change.plan else { return Ok(Preparation::AsApproved) };
-    let steps = match state.changes.store.plan_states(&plan.id).await {
+    let steps = match core.changes.store.plan_states(&plan.id).await {
         Ok(steps) => steps,
         Err(error) => return Ok(Preparation::Unavailable(store_error(error))),
     };
     match PlanProgress::from_steps(&steps) {
         PlanProgress::Ready { step, at } if steps.get(step).is_some_and(|step| step.change == change.id) => {
             // An approval of the plan can still be undone, and the store would refuse the claim.
-            if at.is_some_and(|at| at > state.changes.config.now()) {
+            if at.is_some_and(|at| at > core.changes.config.now()) {
                 return Err(RetryReason::TargetOccupied);
             }
         }
         _ => return Ok(Preparation::NotItsTurn),
     }
-    if !check_later_steps(state, plan, is_own).await? {
+    if !check_later_steps(core, plan, is_own).await? {
         return Ok(Preparation::NotItsTurn);
     }
     let has_references = change.has_open_references();
     if !has_references && !change.is_allowed_step() {
         return Ok(Preparation::AsApproved);
     }
-    let prepared = if change.is_allowed_step() && !proposer_may_call(state, change)? {
+    let prepared = if change.is_allowed_step() && !proposer_may_call(core, change)? {
         let reason = "its proposer, whose call policy allowed, may no longer make it: the key or the person was revoked, or has \
                       another role now";
         Ok(Some(ChangeEvent::StopPlan { reason: reason.into(), reviewer: None }))
     } else if has_references {
-        fill_in_results(state, change).await
+        fill_in_results(core, change).await
     } else {
-        check_policy(state, change).await
+        check_policy(core, change).await
     };
     match prepared {
         Ok(None) => Ok(Preparation::AsApproved),
         Err(error) if error.kind.is_transient() => Ok(Preparation::Unavailable(error)),
         // The node that is to run the step does this itself if it is alive. If it is gone, the leader does it.
-        Ok(Some(_)) | Err(_) if !is_own && !state.changes.nodes.is_leader() => Err(RetryReason::Unavailable),
+        Ok(Some(_)) | Err(_) if !is_own && !core.changes.nodes.is_leader() => Err(RetryReason::Unavailable),
         Ok(Some(event)) => Ok(Preparation::Needs(Box::new(event))),
         Err(error) => Ok(Preparation::Needs(Box::new(stop_plan_event(&to_fault(&error))))),
     }
@@ -84,8 +80,8 @@ pub(super) async fn prepare(
 
 /// Returns `true` if the proposer of an allowed step may still make calls. Nobody approved the call, so only the proposer's own
 /// rights permit it.
-fn proposer_may_call(state: &ReviewState, change: &Change) -> Result<bool, RetryReason> {
-    state.changes.config.reviewers.may_still_call(&change.proposer.to_agent()).map_err(|error| {
+fn proposer_may_call(core: &ReviewCore, change: &Change) -> Result<bool, RetryReason> {
+    core.changes.config.reviewers.may_still_call(&change.proposer.to_agent()).map_err(|error| {
         tracing::error!(%error, change = %change.id, "the rights of a proposer cannot be checked; trying again");
         RetryReason::Unavailable
     })
@@ -93,7 +89,7 @@ fn proposer_may_call(state: &ReviewState, change: &Change) -> Result<bool, Retry
 
 /// Takes back the approvals of later steps that no longer hold, because a step runs only while all later ones are approved.
 /// Returns `true` if there were none.
-async fn check_later_steps(state: &ReviewState, plan: &PlanStep, is_own: bool) -> Result<bool, RetryReason> {
+async fn check_later_steps(core: &ReviewCore, plan: &PlanStep, is_own: bool) -> Result<bool, RetryReason> {
     if plan.last {
         return Ok(true);
     }
@@ -101,75 +97,77 @@ async fn check_later_steps(state: &ReviewState, plan: &PlanStep, is_own: bool) -
         tracing::error!(%error, plan = %plan.id, "the later steps of a plan cannot be checked; trying again");
         RetryReason::Unavailable
     };
-    let steps = state.changes.store.plan(&plan.id).await.map_err(|error| unreadable(store_error(error)))?;
+    let steps = core.changes.store.plan(&plan.id).await.map_err(|error| unreadable(store_error(error)))?;
     let mut are_valid = true;
     for step in steps.iter().filter(|step| step.plan.as_ref().is_some_and(|later| later.index > plan.index)) {
         // Policy cannot be asked about the tools of a server that is still connecting.
-        if state.is_starting() && !state.directory.has_tools(&step.provider) {
+        if core.is_starting() && !core.directory.has_tools(&step.provider) {
             return Err(RetryReason::ProviderStarting);
         }
-        let Some(event) = state.find_objection(step).await.map_err(unreadable)? else { continue };
-        if !is_own && !state.changes.nodes.is_leader() {
+        let Some(event) = core.find_objection(step).await.map_err(unreadable)? else { continue };
+        if !is_own && !core.changes.nodes.is_leader() {
             // The node that is to run the step does this itself if it is alive. If it is gone, the leader does it.
             return Err(RetryReason::Unavailable);
         }
-        commit_transition(state, step, event).await?;
+        commit_transition(core, step, event).await?;
         are_valid = false;
     }
     Ok(are_valid)
 }
 
 /// Fills in the results of earlier steps, and previews the call with them.
-async fn fill_in_results(state: &ReviewState, change: &Arc<Change>) -> Result<Option<ChangeEvent>, McpError> {
+async fn fill_in_results(core: &ReviewCore, change: &Arc<Change>) -> Result<Option<ChangeEvent>, McpError> {
     let Some(plan) = &change.plan else { return Ok(None) };
-    let steps = state.changes.store.plan(&plan.id).await.map_err(store_error)?;
+    let steps = core.changes.store.plan(&plan.id).await.map_err(store_error)?;
     let results: Vec<Option<String>> = steps.iter().map(|step| result_value(step)).collect();
     let invalid = |text: String| McpError::new(ErrorKind::ValidationFailed, text);
     let filled = fill_references(&change.arguments, plan.index as usize, |from| results.get(from)?.as_deref());
     let filled = filled.map_err(|e| invalid(e.to_string()))?;
     let arguments: Arc<RawValue> = RawValue::from_string(filled).map_err(|e| invalid(e.to_string()))?.into();
-    check_reviewable(&arguments, state.changes.config.tuning.max_change_bytes, ErrorKind::ValidationFailed)?;
-    state.directory.validate(&change.provider, &change.tool, &arguments)?;
-    let judged = terms_for_arguments(state, change, &arguments).await?;
+    check_reviewable(&arguments, core.changes.config.tuning.max_change_bytes, ErrorKind::ValidationFailed)?;
+    core.directory.validate(&change.provider, &change.tool, &arguments)?;
+    let judged = terms_for_arguments(core, change, &arguments).await?;
     let comment = "Filled in the results of earlier steps of its plan";
-    preview_again(state, change, comment, arguments, judged).await.map(Some)
+    preview_again(core, change, comment, arguments, judged).await.map(Some)
 }
 
 /// Returns an event if policy no longer allows a step that it allowed when the plan was proposed.
-async fn check_policy(state: &ReviewState, change: &Arc<Change>) -> Result<Option<ChangeEvent>, McpError> {
-    if state.directory.tool_hash(&change.provider, &change.tool).is_none() {
+async fn check_policy(core: &ReviewCore, change: &Arc<Change>) -> Result<Option<ChangeEvent>, McpError> {
+    if core.directory.tool_hash(&change.provider, &change.tool).is_none() {
         // The policy cannot be asked about a tool that is not known yet.
         return Err(McpError::new(
             ErrorKind::UpstreamUnavailable,
             "The provider of this step does not offer its tool now",
         ));
     }
-    let judged = terms_for_arguments(state, change, &change.arguments).await?;
+    let judged = terms_for_arguments(core, change, &change.arguments).await?;
     if judged.0 == Verdict::Allow {
         return Ok(None);
     }
     let arguments = Arc::clone(&change.arguments);
     let comment = "The policy asks for a review of this step now";
-    preview_again(state, change, comment, arguments, judged).await.map(Some)
+    preview_again(core, change, comment, arguments, judged).await.map(Some)
 }
 
 /// Previews the call with these arguments, and returns the event that shows it to reviewers again.
 async fn preview_again(
-    state: &ReviewState,
+    core: &ReviewCore,
     change: &Change,
     comment: &str,
     arguments: Arc<RawValue>,
     (verdict, terms): (Verdict, Terms),
 ) -> Result<ChangeEvent, McpError> {
-    let (provider, computed) = state.preview_as_proposer(change, &arguments).await.map_err(PreviewError::into_error)?;
+    let (provider, computed) = core.preview_as_proposer(change, &arguments).await.map_err(PreviewError::into_error)?;
     // A step that policy allowed has waited for the others, so its own time may be over.
-    let expires_at = expiry::expiry_time(&state.changes, change).await.map_err(store_error)?;
+    let expires_at = expiry::expiry_time(&core.changes, change).await.map_err(store_error)?;
     Ok(ChangeEvent::Fill {
         comment: comment.to_owned(),
-        arguments,
-        preview: truncate_headlines(computed.preview),
-        served_by: provider.server_identity(),
-        terms: Box::new(terms),
+        call: RevisedCall {
+            arguments,
+            preview: truncate_headlines(computed.preview),
+            served_by: provider.server_identity(),
+            terms: Box::new(terms),
+        },
         is_allowed: verdict == Verdict::Allow,
         expires_at,
     })

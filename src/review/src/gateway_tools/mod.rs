@@ -82,7 +82,8 @@ async fn forward_feed(mut since: u64, feed: Feed, events: broadcast::Sender<Prov
     while let Some(mut subscription) = feed.subscribe(Some(since)) {
         while let Some(event) = subscription.next().await {
             let Some(change) = &event.change else { continue };
-            let audience = |viewers| Audience { principal: change.principal.clone(), include_viewers: viewers };
+            let audience =
+                |viewers| Audience { principal: change.proposer.principal.clone(), include_viewers: viewers };
             // A change is visible to its proposer and to viewers; the list of own changes differs for each principal.
             let updated = vec![
                 (resources::change_uri(&change.id), audience(true)),

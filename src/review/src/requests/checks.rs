@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{
     ChangeRequestError, MAX_COMMENT_BYTES,
     actor::{TransitionError, TransitionResult},
-    review_state::ReviewState,
+    review_core::ReviewCore,
     store_error,
     upkeep::expiry,
 };
@@ -24,11 +24,11 @@ pub(crate) type RequestResult = Result<Arc<Change>, ChangeRequestError>;
 
 /// Rejects a request while the gateway shuts down, by a principal who may not decide, or with too long a comment.
 pub(crate) fn check_request(
-    state: &ReviewState,
+    core: &ReviewCore,
     reviewer: &Principal,
     comment: Option<&str>,
 ) -> Result<(), ChangeRequestError> {
-    state.changes.shutdown.check_open()?;
+    core.changes.shutdown.check_open()?;
     if !reviewer.role.may_decide() {
         return Err(McpError::new(ErrorKind::Forbidden, "Only a reviewer may decide on changes").into());
     }
@@ -68,13 +68,13 @@ pub(crate) enum ReviewerRight {
 /// Returns the right of the reviewer to decide on the change at this time, or `None` if there is none. Absences are read from the
 /// store, because one may have ended at another node.
 pub(crate) fn find_right(
-    state: &ReviewState,
+    core: &ReviewCore,
     reviewer: &Principal,
     change: &Change,
 ) -> Result<Option<ReviewerRight>, McpError> {
-    let now = state.changes.config.now();
+    let now = core.changes.config.now();
     let required = change.terms.reviewers_at(change.created_at, now);
-    let reviewers = &state.changes.config.reviewers;
+    let reviewers = &core.changes.config.reviewers;
     if reviewers.may_decide(&required, reviewer) {
         return Ok(Some(ReviewerRight::Own));
     }
@@ -92,14 +92,14 @@ pub(crate) fn find_right(
 
 /// Rejects a reviewer whom the rule does not admit at this time.
 pub(crate) fn check_reviewer(
-    state: &ReviewState,
+    core: &ReviewCore,
     reviewer: &Principal,
     change: &Arc<Change>,
 ) -> Result<ReviewerRight, ChangeRequestError> {
-    if let Some(right) = find_right(state, reviewer, change)? {
+    if let Some(right) = find_right(core, reviewer, change)? {
         return Ok(right);
     }
-    let now = state.changes.config.now();
+    let now = core.changes.config.now();
     let reviewers = change.terms.reviewers_at(change.created_at, now);
     let refusal = refusal_error(ErrorKind::Forbidden, "The rule for this change asks for other reviewers", change)
         .with("reviewers", reviewers);
@@ -111,12 +111,12 @@ pub(crate) fn check_reviewer(
 
 /// Rejects a reviewer who did not sign in as recently or as strongly as the rule requires.
 pub(crate) fn check_sign_in(
-    state: &ReviewState,
+    core: &ReviewCore,
     reviewer: &Principal,
     change: &Arc<Change>,
 ) -> Result<(), ChangeRequestError> {
     let Some(required) = &change.terms.sign_in else { return Ok(()) };
-    if required.admits(reviewer, state.changes.config.now()) {
+    if required.admits(reviewer, core.changes.config.now()) {
         return Ok(());
     }
     let remedy = if reviewer.claims.is_some() {
@@ -133,7 +133,7 @@ pub(crate) fn check_sign_in(
 
 /// Checks that the change waits for a decision and has the version that was shown. Expires a change whose time is over.
 pub(crate) async fn check_decidable(
-    state: &ReviewState,
+    core: &ReviewCore,
     change: &Arc<Change>,
     version: u64,
 ) -> Result<(), ChangeRequestError> {
@@ -143,8 +143,8 @@ pub(crate) async fn check_decidable(
     if change.version != version {
         return Err(version_conflict_error(change));
     }
-    if expiry::is_expired(&state.changes, change).await.map_err(store_error)? {
-        let expired = apply_event(state, change, expiry::expire_event(change)).await?;
+    if expiry::is_expired(&core.changes, change).await.map_err(store_error)? {
+        let expired = apply_event(core, change, expiry::expire_event(change)).await?;
         return Err(refusal_error(ErrorKind::ChangeExpired, "The change has expired", &expired));
     }
     Ok(())
@@ -154,32 +154,30 @@ pub(crate) async fn check_decidable(
 ///
 /// # Errors
 /// `CHANGE_NOT_FOUND`, and the errors of the store.
-pub(crate) async fn load(state: &ReviewState, id: &str) -> Result<Arc<Change>, ChangeRequestError> {
-    state.changes.find(id).await?.ok_or_else(|| not_found_error().into())
+pub(crate) async fn load(core: &ReviewCore, id: &str) -> Result<Arc<Change>, ChangeRequestError> {
+    core.changes.find(id).await?.ok_or_else(|| not_found_error().into())
 }
 
 /// Applies an event to exactly this version of the change for an endpoint.
-pub(crate) async fn apply_event(state: &ReviewState, change: &Arc<Change>, event: ChangeEvent) -> RequestResult {
-    let transition = state.changes.transitions.apply_event_for_endpoint(change, event).await;
-    to_request_result(state, change, transition).await
+pub(crate) async fn apply_event(core: &ReviewCore, change: &Arc<Change>, event: ChangeEvent) -> RequestResult {
+    let transition = core.changes.transitions.apply_event_for_endpoint(change, event).await;
+    to_request_result(core, change, transition).await
 }
 
 /// Converts the outcome of a transition into the result of the request. A conflict carries the current state.
 pub(crate) async fn to_request_result(
-    state: &ReviewState,
+    core: &ReviewCore,
     change: &Arc<Change>,
     transition: TransitionResult,
 ) -> RequestResult {
     match transition {
         Ok(change) => Ok(change),
-        Err(TransitionError::Conflict) => Err(wrong_state_error(&load(state, &change.id).await?)),
+        Err(TransitionError::Conflict) => Err(wrong_state_error(&load(core, &change.id).await?)),
         Err(TransitionError::Illegal(IllegalTransition::Version { .. })) => Err(version_conflict_error(change)),
         Err(TransitionError::Illegal(IllegalTransition::State { .. })) => Err(wrong_state_error(change)),
         Err(TransitionError::Illegal(illegal)) => {
             Err(refusal_error(error_kind(illegal), capitalize(&illegal.to_string()), change))
         }
-        Err(TransitionError::Refused(error)) => Err(error.into()),
-        Err(TransitionError::Store(error)) => Err(store_error(error).into()),
         Err(TransitionError::Fenced) => {
             let message = "The gateway that ran the change may still send the call; try again later";
             Err(refusal_error(ErrorKind::ChangeNotPending, message, change))
@@ -188,9 +186,20 @@ pub(crate) async fn to_request_result(
             let message = "A step of its plan runs, so its approval cannot be undone now; reject the plan to stop it";
             Err(refusal_error(ErrorKind::ChangeNotPending, message, change))
         }
-        Err(TransitionError::Duplicate) => {
-            Err(McpError::new(ErrorKind::Internal, "The change could not be stored").into())
-        }
+        Err(error) => Err(into_client_error(error).into()),
+    }
+}
+
+/// Returns the error of a transition that does not depend on the state of the change.
+pub(crate) fn into_client_error(error: TransitionError) -> McpError {
+    match error {
+        TransitionError::Refused(error) => error,
+        TransitionError::Store(error) => store_error(error),
+        TransitionError::Illegal(_)
+        | TransitionError::Conflict
+        | TransitionError::Duplicate
+        | TransitionError::Busy
+        | TransitionError::Fenced => McpError::new(ErrorKind::Internal, "The change could not be stored"),
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
     refresh::require_same_target,
 };
 use crate::{
-    ChangeDecision, ChangeRequestError, Changes, actor::TransitionError, review_state::ReviewState, upkeep::votes,
+    ChangeDecision, ChangeRequestError, Changes, actor::TransitionError, review_core::ReviewCore, upkeep::votes,
 };
 use countersign_domain::{
     changes::{
@@ -40,9 +40,9 @@ impl Changes {
     /// `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`, `POLICY_DENIED`, `CHANGE_STALE`, `CHANGE_EXPIRED`, `OVERLOADED`, the provider's
     /// error about the preview, and the errors of the store. All conflicts carry the current change.
     pub async fn decide(&self, decision: ChangeDecision) -> RequestResult {
-        check_request(&self.state, &decision.reviewer, decision.comment.as_deref())?;
-        let state = Arc::clone(&self.state);
-        self.state.run_on_executor(async move { decide_now(&state, decision).await }).await
+        check_request(&self.core, &decision.reviewer, decision.comment.as_deref())?;
+        let core = Arc::clone(&self.core);
+        self.core.run_on_executor(async move { decide_now(&core, decision).await }).await
     }
 
     /// Undoes the reviewer's own approval, or all approvals if an admin asks, until the change may run
@@ -53,9 +53,9 @@ impl Changes {
     /// `SHUTTING_DOWN`, `FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING` (not approved, or too late), `CHANGE_STALE`,
     /// `CHANGE_EXPIRED`, `VERSION_CONFLICT`, `OVERLOADED`; the errors of the store.
     pub async fn undo(&self, id: &str, reviewer: &Principal, version: u64) -> RequestResult {
-        let state = &*self.state;
-        check_request(state, reviewer, None)?;
-        let change = load(state, id).await?;
+        let core = &*self.core;
+        check_request(core, reviewer, None)?;
+        let change = load(core, id).await?;
         if change.state == ChangeState::Pending && change.version == version {
             let message = "There is no approval to undo: the change waits for one";
             return Err(refusal_error(ErrorKind::VersionConflict, message, &change));
@@ -68,7 +68,7 @@ impl Changes {
         }
         let event = ChangeEvent::Unapprove { reviewer: reviewer.clone(), all: reviewer.role == Role::Admin };
         crash_point("before_undo");
-        let undone = apply_event(state, &change, event).await;
+        let undone = apply_event(core, &change, event).await;
         crash_point("after_undo");
         undone
     }
@@ -80,10 +80,10 @@ impl Changes {
     /// `SHUTTING_DOWN`, `FORBIDDEN`, `CHANGE_NOT_FOUND` (also for someone else's change), `CHANGE_NOT_PENDING`,
     /// `CHANGE_EXPIRED`, `OVERLOADED`; the errors of the store.
     pub async fn withdraw(&self, id: &str, principal: &Principal, reason: Option<String>) -> RequestResult {
-        let state = &*self.state;
-        state.changes.shutdown.check_open()?;
+        let core = &*self.core;
+        core.changes.shutdown.check_open()?;
         principal.require_scope(Scope::ToolsPropose)?;
-        let mut change = load(state, id).await?;
+        let mut change = load(core, id).await?;
         if change.proposer.principal != principal.name {
             return Err(if principal.role.may_view() {
                 McpError::new(ErrorKind::Forbidden, "Only its proposer can withdraw a change; reject it instead").into()
@@ -95,14 +95,14 @@ impl Changes {
         let reason = reason.and_then(shorten_reason);
         let transition = loop {
             let event = ChangeEvent::Withdraw { proposer: principal.clone(), reason: reason.clone() };
-            match state.changes.transitions.apply_event_for_endpoint(&change, event).await {
+            match core.changes.transitions.apply_event_for_endpoint(&change, event).await {
                 // Another transition came first. The change may still be undecided.
-                Err(TransitionError::Conflict) => change = load(state, id).await?,
+                Err(TransitionError::Conflict) => change = load(core, id).await?,
                 transition => break transition,
             }
         };
         crash_point("after_withdraw");
-        to_request_result(state, &change, transition).await
+        to_request_result(core, &change, transition).await
     }
 
     /// Settles an unknown outcome as applied or failed.
@@ -119,16 +119,16 @@ impl Changes {
         comment: Option<String>,
         version: u64,
     ) -> RequestResult {
-        let state = &*self.state;
-        check_request(state, reviewer, comment.as_deref())?;
+        let core = &*self.core;
+        check_request(core, reviewer, comment.as_deref())?;
         let comment = visible::visible_comment(comment);
-        let change = load(state, id).await?;
+        let change = load(core, id).await?;
         if is_proposer(reviewer, &change) {
             let message = "The proposer of a change cannot settle its outcome; another reviewer must";
             return Err(refusal_error(ErrorKind::SelfApproval, message, &change));
         }
         // The agent relies on the settled outcome, so the requirements are the same as for an approval, in the same order.
-        check_reviewer(state, reviewer, &change)?;
+        check_reviewer(core, reviewer, &change)?;
         if change.state != ChangeState::OutcomeUnknown {
             let state = change.state.as_str().replace('_', " ");
             let message = format!("The change has no unknown outcome to settle: it is {state}");
@@ -138,9 +138,9 @@ impl Changes {
             return Err(version_conflict_error(&change));
         }
         check_comment(&change, comment.as_deref())?;
-        check_sign_in(state, reviewer, &change)?;
+        check_sign_in(core, reviewer, &change)?;
         // The store would refuse the transition too, but here the error can name the time.
-        if let Some(until) = state.changes.store.in_flight_until(id).await.map_err(crate::store_error)? {
+        if let Some(until) = core.changes.store.in_flight_until(id).await.map_err(crate::store_error)? {
             let message = format!(
                 "The gateway that ran the change does not respond and may still send the call; settle the change after \
                  {until}, or restart that gateway"
@@ -150,36 +150,36 @@ impl Changes {
         }
         let event = ChangeEvent::Settle { reviewer: reviewer.clone(), applied, comment };
         crash_point("before_settle");
-        let settled = apply_event(state, &change, event).await;
+        let settled = apply_event(core, &change, event).await;
         crash_point("after_settle");
         settled
     }
 }
 
-async fn decide_now(state: &ReviewState, decision: ChangeDecision) -> RequestResult {
-    let (change, event) = check_decision(state, decision).await?;
-    record_decision(state, &change, event).await
+async fn decide_now(core: &ReviewCore, decision: ChangeDecision) -> RequestResult {
+    let (change, event) = check_decision(core, decision).await?;
+    record_decision(core, &change, event).await
 }
 
 /// Checks a decision as far as possible without making it. Returns the change with the event that makes it.
 pub(super) async fn check_decision(
-    state: &ReviewState,
+    core: &ReviewCore,
     decision: ChangeDecision,
 ) -> Result<(Arc<Change>, ChangeEvent), ChangeRequestError> {
     let ChangeDecision { id, reviewer, verdict, comment, version, digest, bulk } = decision;
     let comment = visible::visible_comment(comment);
-    let change = load(state, &id).await?;
+    let change = load(core, &id).await?;
     let approves = verdict == ReviewVerdict::Approve;
     if approves && !change.may_be_approved_by(Person::from_principal(&reviewer)) {
-        return refuse(state, &change, IllegalTransition::SelfApproval).await;
+        return refuse(core, &change, IllegalTransition::SelfApproval).await;
     }
-    let right = check_reviewer(state, &reviewer, &change)?;
+    let right = check_reviewer(core, &reviewer, &change)?;
     let stops_plan = !approves && change.is_approved_step();
     if stops_plan && change.version != version {
         return Err(version_conflict_error(&change));
     }
     if !stops_plan {
-        check_decidable(state, &change, version).await?;
+        check_decidable(core, &change, version).await?;
     }
     if digest.is_some_and(|digest| digest != change.digest) {
         return Err(version_conflict_error(&change));
@@ -194,10 +194,10 @@ pub(super) async fn check_decision(
     }
     if approves {
         check_terms(&change, bulk)?;
-        check_sign_in(state, &reviewer, &change)?;
-        if let Some(void) = votes::void_event(&state.changes, &change)? {
+        check_sign_in(core, &reviewer, &change)?;
+        if let Some(void) = votes::void_event(&core.changes, &change)? {
             // The version that was shown counted a vote that is no longer valid.
-            return Err(version_conflict_error(&apply_event(state, &change, void).await?));
+            return Err(version_conflict_error(&apply_event(core, &change, void).await?));
         }
     }
     let event = ChangeEvent::Decide(ReviewDecision {
@@ -213,41 +213,40 @@ pub(super) async fn check_decision(
         },
         verdict,
         comment,
-        at: state.changes.config.now(),
+        at: core.changes.config.now(),
         version,
     });
     crash_point("before_decide");
     if approves {
         // An illegal decision is refused before the provider is asked for a preview.
         if change.state == ChangeState::Pending
-            && let Err(illegal) = machine::apply(&change, event.clone(), state.changes.config.now())
+            && let Err(illegal) = machine::apply(&change, event.clone(), core.changes.config.now())
         {
-            return refuse(state, &change, illegal).await;
+            return refuse(core, &change, illegal).await;
         }
         // Policy may have become stricter since the proposal.
-        state
-            .judge(&change, &change.arguments)
+        core.judge(&change, &change.arguments)
             .await
             .map_err(|error| ChangeRequestError { error, current: Some(Arc::clone(&change)) })?;
-        require_same_target(state, &change).await?;
+        require_same_target(core, &change).await?;
     }
     Ok((change, event))
 }
 
 /// Makes a decision that was checked.
-pub(super) async fn record_decision(state: &ReviewState, change: &Arc<Change>, event: ChangeEvent) -> RequestResult {
-    let decided = apply_event(state, change, event).await;
+pub(super) async fn record_decision(core: &ReviewCore, change: &Arc<Change>, event: ChangeEvent) -> RequestResult {
+    let decided = apply_event(core, change, event).await;
     crash_point("after_decide");
     decided
 }
 
 /// Returns the refusal of a decision that is not legal.
 async fn refuse<T>(
-    state: &ReviewState,
+    core: &ReviewCore,
     change: &Arc<Change>,
     illegal: IllegalTransition,
 ) -> Result<T, ChangeRequestError> {
-    match to_request_result(state, change, Err(TransitionError::Illegal(illegal))).await {
+    match to_request_result(core, change, Err(TransitionError::Illegal(illegal))).await {
         Ok(change) => Err(version_conflict_error(&change)),
         Err(refused) => Err(refused),
     }

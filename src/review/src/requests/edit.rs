@@ -16,13 +16,13 @@ use crate::{
     ChangeEdit, ChangeRequestError, Changes,
     plan_steps::compose_over_plan,
     recheck::{PreviewError, truncate_headlines},
-    review_state::ReviewState,
+    review_core::ReviewCore,
     store_error,
 };
 use countersign_domain::{
     changes::{
         Change, ChangeState, Editing, SignInTerms, Terms, arguments,
-        machine::ChangeEvent,
+        machine::{ChangeEvent, RevisedCall},
         plan::{find_references, has_references},
         visible,
     },
@@ -42,16 +42,16 @@ impl Changes {
     /// `VALIDATION_FAILED`, `POLICY_DENIED`, `TOO_LARGE`, `OVERLOADED`, the provider's error about the preview, and the errors
     /// of the store. All conflicts carry the current change.
     pub async fn edit(&self, edit: ChangeEdit) -> RequestResult {
-        check_request(&self.state, &edit.reviewer, edit.comment.as_deref())?;
-        let state = Arc::clone(&self.state);
-        self.state.run_on_executor(async move { edit_now(&state, edit).await }).await
+        check_request(&self.core, &edit.reviewer, edit.comment.as_deref())?;
+        let core = Arc::clone(&self.core);
+        self.core.run_on_executor(async move { edit_now(&core, edit).await }).await
     }
 }
 
-async fn edit_now(state: &ReviewState, edit: ChangeEdit) -> RequestResult {
+async fn edit_now(core: &ReviewCore, edit: ChangeEdit) -> RequestResult {
     let ChangeEdit { id, reviewer, arguments, version, comment } = edit;
     let comment = visible::visible_comment(comment);
-    let change = load(state, &id).await?;
+    let change = load(core, &id).await?;
     if change.terms.edit == Editing::Forbidden {
         let message = "The rule for this change lets nobody edit its arguments; reject it and say why";
         return Err(refusal_error(ErrorKind::EditForbidden, message, &change));
@@ -59,28 +59,26 @@ async fn edit_now(state: &ReviewState, edit: ChangeEdit) -> RequestResult {
     if is_proposer(&reviewer, &change) {
         return Err(refusal_error(ErrorKind::SelfApproval, "The proposer of a change cannot edit it", &change));
     }
-    check_reviewer(state, &reviewer, &change)?;
-    check_decidable(state, &change, version).await?;
-    check_sign_in(state, &reviewer, &change)?;
+    check_reviewer(core, &reviewer, &change)?;
+    check_decidable(core, &change, version).await?;
+    check_sign_in(core, &reviewer, &change)?;
     let arguments: Arc<RawValue> = arguments.into();
     let (edited_change, edited_arguments) = (Arc::clone(&change), Arc::clone(&arguments));
-    let (directory, max) = (Arc::clone(&state.directory), state.changes.config.tuning.max_change_bytes);
+    let (directory, max) = (Arc::clone(&core.directory), core.changes.config.tuning.max_change_bytes);
     let bytes = change.arguments.get().len() + arguments.get().len();
     let prepared = async {
         offload(bytes, move || check_arguments(&*directory, max, &edited_change, &edited_arguments)).await??;
-        let (_, terms) = terms_for_arguments(state, &change, &arguments).await?;
+        let (_, terms) = terms_for_arguments(core, &change, &arguments).await?;
         let (provider, ComputedPreview { preview, .. }) =
-            state.preview_as_proposer(&change, &arguments).await.map_err(PreviewError::into_error)?;
+            core.preview_as_proposer(&change, &arguments).await.map_err(PreviewError::into_error)?;
         let mut preview = truncate_headlines(preview);
-        compose_over_plan(&state.changes, &change, &mut preview).await.map_err(store_error)?;
-        Ok((terms, preview, provider.server_identity()))
+        compose_over_plan(&core.changes, &change, &mut preview).await.map_err(store_error)?;
+        Ok(RevisedCall { arguments, preview, served_by: provider.server_identity(), terms: Box::new(terms) })
     };
-    let (terms, preview, served_by) =
-        prepared.await.map_err(|error| ChangeRequestError { error, current: Some(Arc::clone(&change)) })?;
-    let (editor, terms) = ((*reviewer).clone(), Box::new(terms));
-    let event = ChangeEvent::Edit { editor, comment, arguments, preview, served_by, terms };
+    let call = prepared.await.map_err(|error| ChangeRequestError { error, current: Some(Arc::clone(&change)) })?;
+    let event = ChangeEvent::Edit { editor: (*reviewer).clone(), comment, call };
     crash_point("before_edit");
-    let edited = apply_event(state, &change, event).await;
+    let edited = apply_event(core, &change, event).await;
     crash_point("after_edit");
     edited
 }
@@ -111,11 +109,11 @@ fn check_arguments(
 /// Returns the verdict of policy on a change with these arguments, whether edited, filled in or its own, and the terms of its
 /// review. The terms of the proposal are combined with those that policy sets now, so that new arguments cannot avoid a rule.
 pub(crate) async fn terms_for_arguments(
-    state: &ReviewState,
+    core: &ReviewCore,
     change: &Arc<Change>,
     arguments: &Arc<RawValue>,
 ) -> Result<(Verdict, Terms), McpError> {
-    let Some(Decision { verdict, reason, terms: current_terms, .. }) = state.judge(change, arguments).await? else {
+    let Some(Decision { verdict, reason, terms: current_terms, .. }) = core.judge(change, arguments).await? else {
         return Ok((Verdict::Allow, change.terms.clone()));
     };
     let terms = if change.is_allowed_step() && change.state == ChangeState::Approved {

@@ -11,11 +11,11 @@ pub mod refresh;
 
 use tokio::sync::oneshot;
 
-use crate::{ChangeRequestError, review_state::ReviewState};
+use crate::{ChangeRequestError, review_core::ReviewCore};
 use countersign_protocol::McpError;
 use countersign_runtime::background::UnfinishedWorkError;
 
-impl ReviewState {
+impl ReviewCore {
     /// Runs an endpoint's work to completion on the Executor's thread.
     ///
     /// # Errors

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use super::propose::{
-    CallIdentity, answer_repeat, draft_change, find_by_key, find_existing, into_client_error, key_conflict_error,
-    write_new_change,
+use super::{
+    checks::into_client_error,
+    propose::{
+        CallIdentity, answer_repeat, draft_change, find_by_key, find_existing, key_conflict_error, write_new_change,
+    },
 };
-use crate::{Changes, Proposal, actor::TransitionError, review_state::ReviewState, store_error};
+use crate::{Changes, Proposal, actor::TransitionError, review_core::ReviewCore, store_error};
 use countersign_domain::changes::{
     Change, PlanStep,
     machine::ChangeEvent,
@@ -48,8 +50,8 @@ impl Changes {
         reason: Option<&str>,
         proposals: Vec<Proposal>,
     ) -> Result<Vec<Arc<Change>>, McpError> {
-        let state = &*self.state;
-        state.changes.shutdown.check_open()?;
+        let core = &*self.core;
+        core.changes.shutdown.check_open()?;
         check_texts(title, reason)?;
         if !(1..=MAX_STEPS).contains(&proposals.len()) {
             return Err(invalid_params_error(format!("A plan has 1 to {MAX_STEPS} calls")));
@@ -57,10 +59,10 @@ impl Changes {
         crash_point("before_propose");
         let mut is_counted = false;
         for _ in 0..MAX_ATTEMPTS {
-            let stored = match find_existing(state, &proposals[0]).await? {
+            let stored = match find_existing(core, &proposals[0]).await? {
                 Some(first) => {
                     let calls: Vec<_> = proposals.iter().map(CallIdentity::from_proposal).collect();
-                    find_repeated_steps(state, &first, &calls).await?
+                    find_repeated_steps(core, &first, &calls).await?
                 }
                 None => Vec::new(),
             };
@@ -69,12 +71,12 @@ impl Changes {
                 return Ok(stored);
             }
             if !is_counted {
-                state.admit_proposals(&proposals[0].proposer.principal, missing)?;
+                core.admit_proposals(&proposals[0].proposer.principal, missing)?;
                 is_counted = true;
             }
-            let drafts = prepare_missing_steps(state, title, reason, &stored, &proposals)?;
+            let drafts = prepare_missing_steps(core, title, reason, &stored, &proposals)?;
             let is_repeatable = proposals[0].idempotency_key.is_some();
-            if let Some(steps) = store_missing_steps(state, stored, drafts, is_repeatable).await? {
+            if let Some(steps) = store_missing_steps(core, stored, drafts, is_repeatable).await? {
                 return Ok(steps);
             }
         }
@@ -92,8 +94,8 @@ impl Changes {
         key: &str,
         calls: &[CallIdentity<'_>],
     ) -> Result<Option<Vec<Arc<Change>>>, McpError> {
-        let Some(first) = find_by_key(&self.state, principal, key).await? else { return Ok(None) };
-        let steps = find_repeated_steps(&self.state, &first, calls).await?;
+        let Some(first) = find_by_key(&self.core, principal, key).await? else { return Ok(None) };
+        let steps = find_repeated_steps(&self.core, &first, calls).await?;
         Ok((steps.len() == calls.len()).then_some(steps))
     }
 
@@ -107,19 +109,19 @@ impl Changes {
         mut proposal: Proposal,
         announcement: PlanAnnouncement,
     ) -> Result<Arc<Change>, McpError> {
-        let state = &*self.state;
-        state.changes.shutdown.check_open()?;
+        let core = &*self.core;
+        core.changes.shutdown.check_open()?;
         check_texts(&announcement.title, None)?;
         crash_point("before_propose");
         let principal = proposal.proposer.principal.clone();
-        if let Some(existing) = find_existing(state, &proposal).await? {
+        if let Some(existing) = find_existing(core, &proposal).await? {
             return answer_repeat(existing, CallIdentity::from_proposal(&proposal), Some(&announcement.id));
         }
-        state.admit_proposals(&principal, 1)?;
+        core.admit_proposals(&principal, 1)?;
         let PlanAnnouncement { id, title, last } = announcement;
         let original_preview = proposal.preview.clone();
         for _ in 0..MAX_ATTEMPTS {
-            let steps = state.changes.store.plan(&id).await.map_err(store_error)?;
+            let steps = core.changes.store.plan(&id).await.map_err(store_error)?;
             let index = next_index(&steps)?;
             if index as usize + 1 == MAX_STEPS && !last {
                 return Err(invalid_params_error(format!(
@@ -132,10 +134,10 @@ impl Changes {
             proposal.preview = original_preview.clone();
             compose_preview(&mut proposal, steps.iter().map(|step| &**step));
             proposal.plan = Some(PlanStep { id: id.clone(), title: title.clone(), reason: None, index, last });
-            match write_new_change(state, draft_change(state, proposal.clone())?).await {
+            match write_new_change(core, draft_change(core, proposal.clone())?).await {
                 Err(TransitionError::Duplicate) => {
                     // Another call of the plan took the place, unless it was this call.
-                    if let Some(existing) = find_existing(state, &proposal).await? {
+                    if let Some(existing) = find_existing(core, &proposal).await? {
                         return answer_repeat(existing, CallIdentity::from_proposal(&proposal), Some(&id));
                     }
                 }
@@ -150,10 +152,10 @@ impl Changes {
 
     /// Stops a plan of the principal by withdrawing its stored steps, because one of its calls was refused.
     pub async fn refuse_plan(&self, id: &str, principal: &str, reason: &str) {
-        match self.state.changes.store.plan(id).await {
+        match self.core.changes.store.plan(id).await {
             Ok(mut steps) => {
                 steps.retain(|step| step.proposer.principal == principal);
-                withdraw(&self.state, &steps, reason).await;
+                withdraw(&self.core, &steps, reason).await;
             }
             Err(error) => tracing::warn!(%error, plan = id, "the steps of a refused plan could not be read"),
         }
@@ -162,7 +164,7 @@ impl Changes {
 
 /// Prepares the steps of a plan that follow those that are `stored`, before the first of them is stored.
 fn prepare_missing_steps(
-    state: &ReviewState,
+    core: &ReviewCore,
     title: &str,
     reason: Option<&str>,
     stored: &[Arc<Change>],
@@ -189,10 +191,10 @@ fn prepare_missing_steps(
             index: u32::try_from(position).unwrap_or(u32::MAX),
             last: position + 1 == proposals.len(),
         });
-        match draft_change(state, proposal) {
+        match draft_change(core, proposal) {
             Ok(draft) => drafts.push(draft),
             Err(error) => {
-                drafts.iter().for_each(|draft| state.changes.shared.duplicates.remove(&draft.change.id));
+                drafts.iter().for_each(|draft| core.changes.indexes.duplicates.remove(&draft.change.id));
                 return Err(error.with("step", position));
             }
         }
@@ -203,22 +205,22 @@ fn prepare_missing_steps(
 /// Stores the steps of a plan that follow those that are `stored`, and returns all. Returns `None` if another request has stored
 /// one of them meanwhile. If one cannot be stored and the call cannot be repeated, those before it are withdrawn.
 async fn store_missing_steps(
-    state: &ReviewState,
+    core: &ReviewCore,
     mut stored: Vec<Arc<Change>>,
     drafts: Vec<TransitionDraft>,
     is_repeatable: bool,
 ) -> Result<Option<Vec<Arc<Change>>>, McpError> {
     let mut drafts = drafts.into_iter();
     while let Some(draft) = drafts.next() {
-        match write_new_change(state, draft).await {
+        match write_new_change(core, draft).await {
             Ok(change) => stored.push(change),
             Err(error) => {
-                drafts.for_each(|draft| state.changes.shared.duplicates.remove(&draft.change.id));
+                drafts.for_each(|draft| core.changes.indexes.duplicates.remove(&draft.change.id));
                 if matches!(error, TransitionError::Duplicate) {
                     return Ok(None);
                 }
                 if !is_repeatable {
-                    withdraw(state, &stored, "the plan could not be stored as a whole").await;
+                    withdraw(core, &stored, "the plan could not be stored as a whole").await;
                 }
                 return Err(into_client_error(error).with("step", stored.len()));
             }
@@ -230,12 +232,12 @@ async fn store_missing_steps(
 /// Returns the steps that were stored for the same idempotency key, if they are the first ones of these calls. If there
 /// are fewer steps than calls, the plan can still continue.
 async fn find_repeated_steps(
-    state: &ReviewState,
+    core: &ReviewCore,
     first: &Change,
     calls: &[CallIdentity<'_>],
 ) -> Result<Vec<Arc<Change>>, McpError> {
     let steps = match &first.plan {
-        Some(plan) => state.changes.store.plan(&plan.id).await.map_err(store_error)?,
+        Some(plan) => core.changes.store.plan(&plan.id).await.map_err(store_error)?,
         None => Vec::new(),
     };
     let is_complete = steps.last().and_then(|step| step.plan.as_ref()).is_some_and(|plan| plan.last);
@@ -279,10 +281,10 @@ fn compose_preview<'a>(proposal: &mut Proposal, earlier: impl Iterator<Item = &'
 }
 
 /// Withdraws the first of these steps that can be withdrawn. That stops the plan, and `upkeep::plans` withdraws the others.
-async fn withdraw(state: &ReviewState, steps: &[Arc<Change>], reason: &str) {
+async fn withdraw(core: &ReviewCore, steps: &[Arc<Change>], reason: &str) {
     for step in steps {
         let event = ChangeEvent::StopPlan { reason: reason.to_owned(), reviewer: None };
-        match state.changes.transitions.apply_event(step, event).await {
+        match core.changes.transitions.apply_event(step, event).await {
             Ok(_) => return,
             Err(error) => tracing::debug!(?error, change = %step.id, "a step of a refused plan could not be withdrawn"),
         }

@@ -9,7 +9,7 @@ use super::{
     checks::{ReviewerRight, check_request, find_right, refusal_error, version_conflict_error},
     decide::{check_decision, record_decision},
 };
-use crate::{ChangeDecision, ChangeRequestError, Changes, MAX_ID_BYTES, review_state::ReviewState, store_error};
+use crate::{ChangeDecision, ChangeRequestError, Changes, MAX_ID_BYTES, review_core::ReviewCore, store_error};
 use countersign_domain::{
     changes::{Change, Proposer, ReviewVerdict, person::Person, plan::StepState},
     principal::Principal,
@@ -80,9 +80,9 @@ impl Changes {
     /// # Errors
     /// The errors of the store.
     pub async fn plan(&self, id: &str) -> Result<Option<Plan>, McpError> {
-        let found = load(&self.state, id).await?;
+        let found = load(&self.core, id).await?;
         Ok(found.map(|mut plan| {
-            plan.changes = plan.changes.into_iter().map(|change| self.state.waiting_reasons.add_to(change)).collect();
+            plan.changes = plan.changes.into_iter().map(|change| self.core.waiting_reasons.add_to(change)).collect();
             plan
         }))
     }
@@ -97,25 +97,25 @@ impl Changes {
     /// it was shown; `CHANGE_NOT_PENDING` if no step waits, if the plan has stopped, or for an approval of a plan without its last
     /// step; `FORBIDDEN` if the waiting steps are for other reviewers.
     pub async fn decide_plan(&self, decision: PlanDecision) -> Result<Plan, ChangeRequestError> {
-        check_request(&self.state, &decision.reviewer, decision.comment.as_deref())?;
-        let state = Arc::clone(&self.state);
-        self.state.run_on_executor(async move { decide_now(&state, decision).await }).await
+        check_request(&self.core, &decision.reviewer, decision.comment.as_deref())?;
+        let core = Arc::clone(&self.core);
+        self.core.run_on_executor(async move { decide_now(&core, decision).await }).await
     }
 }
 
-async fn load(state: &ReviewState, id: &str) -> Result<Option<Plan>, McpError> {
+async fn load(core: &ReviewCore, id: &str) -> Result<Option<Plan>, McpError> {
     if id.len() > MAX_ID_BYTES {
         return Ok(None);
     }
-    let steps = state.changes.store.plan(id).await.map_err(store_error)?;
+    let steps = core.changes.store.plan(id).await.map_err(store_error)?;
     Ok(Plan::new(id, steps))
 }
 
 /// Checks all decisions before it records the first one.
-async fn decide_now(state: &ReviewState, decision: PlanDecision) -> Result<Plan, ChangeRequestError> {
+async fn decide_now(core: &ReviewCore, decision: PlanDecision) -> Result<Plan, ChangeRequestError> {
     let PlanDecision { id, reviewer, verdict, comment, version, digests } = decision;
     let not_found = || McpError::new(ErrorKind::NotFound, "Plan not found");
-    let plan = load(state, &id).await?.ok_or_else(not_found)?;
+    let plan = load(core, &id).await?.ok_or_else(not_found)?;
     check_shown(&plan, version, &digests)?;
     let approves = verdict == ReviewVerdict::Approve;
     let not_pending = |message: String| Err(McpError::new(ErrorKind::ChangeNotPending, message).into());
@@ -129,7 +129,7 @@ async fn decide_now(state: &ReviewState, decision: PlanDecision) -> Result<Plan,
     let waiting: Vec<&Arc<Change>> = plan.changes.iter().filter(|step| is_open(step)).collect();
     let mut to_decide: Vec<&Arc<Change>> = Vec::new();
     for step in waiting.iter().copied() {
-        if awaits_reviewer(state, step, &reviewer, approves)? {
+        if awaits_reviewer(core, step, &reviewer, approves)? {
             to_decide.push(step);
         }
     }
@@ -149,11 +149,11 @@ async fn decide_now(state: &ReviewState, decision: PlanDecision) -> Result<Plan,
             digest: Some(step.digest.clone()),
             bulk: true,
         };
-        checked.push(check_decision(state, decision).await?);
+        checked.push(check_decision(core, decision).await?);
     }
     let (mut is_decided, mut refusal) = (false, None);
     for (step, event) in checked {
-        match record_decision(state, &step, event).await {
+        match record_decision(core, &step, event).await {
             Ok(_) => is_decided = true,
             // The first rejection stops the plan, which may have withdrawn this step. An approved step may have begun to run.
             Err(refused) if !approves && refused.current.as_ref().is_some_and(|now| !now.state.awaits_decision()) => {
@@ -170,7 +170,7 @@ async fn decide_now(state: &ReviewState, decision: PlanDecision) -> Result<Plan,
     if let Some(refused) = refusal.filter(|_| !is_decided) {
         return Err(refused);
     }
-    let decided = load(state, &id).await.map_err(|_| unread_result_error())?;
+    let decided = load(core, &id).await.map_err(|_| unread_result_error())?;
     decided.ok_or_else(|| not_found().into())
 }
 
@@ -193,13 +193,13 @@ fn check_shown(
 
 /// Returns `true` if this reviewer may still decide on the step. An approval counts only once for each person, and that of an
 /// editor may not count.
-fn awaits_reviewer(state: &ReviewState, step: &Change, reviewer: &Principal, approves: bool) -> Result<bool, McpError> {
+fn awaits_reviewer(core: &ReviewCore, step: &Change, reviewer: &Principal, approves: bool) -> Result<bool, McpError> {
     let person = Person::from_principal(reviewer);
     let is_barred_editor = !step.terms.editors_may_approve() && step.editors_could_include(person);
     if approves && (is_barred_editor || step.approvers_could_include(person)) {
         return Ok(false);
     }
-    Ok(match find_right(state, reviewer, step)? {
+    Ok(match find_right(core, reviewer, step)? {
         None => false,
         Some(ReviewerRight::Own) => true,
         Some(ReviewerRight::Deputy(absent)) => !approves || step.may_be_approved_by_deputy_of(&absent),

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 use serde_json::{json, value::RawValue};
 
+use super::checks::into_client_error;
 use crate::{
     Changes, MAX_IDEMPOTENCY_KEY_BYTES, Proposal,
     actor::{TransitionError, TransitionResult, duplicate_calls},
     draft, recheck,
-    review_state::ReviewState,
+    review_core::ReviewCore,
     store_error,
 };
 use countersign_domain::changes::{CHANGE_ID_PREFIX, Change, ChangeState, Dialogue, Proposer, arguments};
@@ -31,17 +32,17 @@ impl Changes {
     /// principal has too many open changes or bytes, or proposed too many changes within a minute or more bytes than
     /// `max_bytes_per_day`), `OVERLOADED`, `STORE_UNAVAILABLE`, `SHUTTING_DOWN`.
     pub async fn propose(&self, proposal: Proposal) -> Result<Arc<Change>, McpError> {
-        let state = &*self.state;
-        state.changes.shutdown.check_open()?;
+        let core = &*self.core;
+        core.changes.shutdown.check_open()?;
         crash_point("before_propose");
         if proposal.idempotency_key.is_some() {
-            return Box::pin(propose_with_key(state, proposal)).await;
+            return Box::pin(propose_with_key(core, proposal)).await;
         }
-        state.admit_proposals(&proposal.proposer.principal, 1)?;
+        core.admit_proposals(&proposal.proposer.principal, 1)?;
         // The proposal is consumed here, so that many waiting requests do not keep its preview and arguments in memory
         // twice.
-        let draft = draft_change(state, proposal)?;
-        write_new_change(state, draft).await.map_err(into_client_error)
+        let draft = draft_change(core, proposal)?;
+        write_new_change(core, draft).await.map_err(into_client_error)
     }
 }
 
@@ -82,7 +83,7 @@ impl Changes {
         call: CallIdentity<'_>,
         plan: Option<&str>,
     ) -> Result<Option<Arc<Change>>, McpError> {
-        let existing = find_by_key(&self.state, principal, key).await?;
+        let existing = find_by_key(&self.core, principal, key).await?;
         existing.map(|existing| answer_repeat(existing, call, plan)).transpose()
     }
 
@@ -98,51 +99,51 @@ impl Changes {
         tool: &str,
         reason: &str,
     ) -> Result<(), McpError> {
-        let state = &*self.state;
-        state.changes.shutdown.check_open()?;
-        state.admit_proposals(&proposer.principal, 1)?;
+        let core = &*self.core;
+        core.changes.shutdown.check_open()?;
+        core.admit_proposals(&proposer.principal, 1)?;
         let proposer = shorten_proposer(proposer);
         let details = json!({ "provider": provider, "tool": tool, "comment": reason, "proposer": proposer });
         let record = AuditRecord::new(
             "failing_call_returned",
-            state.changes.config.now(),
+            core.changes.config.now(),
             &proposer.principal,
             details.to_string(),
         );
-        let write_result = write_to_store(&*state.changes.store, WriteRequest::Record(record)).await;
+        let write_result = write_to_store(&*core.changes.store, WriteRequest::Record(record)).await;
         write_result.map_err(|error| error.to_user_error("the call could not be recorded; nothing was called"))
     }
 }
 
 /// Writes a new change, and removes it from the index of duplicates if it is refused. The actor removes a change that the store
 /// did not write; after a timeout, the write may still succeed.
-pub(super) async fn write_new_change(state: &ReviewState, draft: TransitionDraft) -> TransitionResult {
+pub(super) async fn write_new_change(core: &ReviewCore, draft: TransitionDraft) -> TransitionResult {
     let id = draft.change.id.clone();
     // `draft_change` adds only changes without an idempotency key.
     if let Some(call) = draft.call_hash.as_ref().filter(|_| draft.change.idempotency_key.is_some()) {
-        state.changes.shared.duplicates.add(call, &id);
+        core.changes.indexes.duplicates.add(call, &id);
     }
-    let result = state.changes.transitions.write_for_endpoint(draft).await;
+    let result = core.changes.transitions.write_for_endpoint(draft).await;
     crash_point("after_propose");
     if let Err(TransitionError::Refused(_)) = &result {
-        state.changes.shared.duplicates.remove(&id);
+        core.changes.indexes.duplicates.remove(&id);
     }
     result
 }
 
-async fn propose_with_key(state: &ReviewState, proposal: Proposal) -> Result<Arc<Change>, McpError> {
+async fn propose_with_key(core: &ReviewCore, proposal: Proposal) -> Result<Arc<Change>, McpError> {
     // Existing changes are looked up first, so that a repeat is answered even if a limit is reached.
-    if let Some(existing) = find_existing(state, &proposal).await? {
+    if let Some(existing) = find_existing(core, &proposal).await? {
         return answer_repeat(existing, CallIdentity::from_proposal(&proposal), None);
     }
-    let draft = draft_change(state, proposal)?;
+    let draft = draft_change(core, proposal)?;
     let change = Arc::clone(&draft.change);
-    state.admit_proposals(&change.proposer.principal, 1)?;
-    match write_new_change(state, draft).await {
+    core.admit_proposals(&change.proposer.principal, 1)?;
+    match write_new_change(core, draft).await {
         // Another proposal with the same key was stored at the same moment.
         Err(TransitionError::Duplicate) => {
             let key = change.idempotency_key.as_deref().unwrap_or_default();
-            let existing = find_by_key(state, &change.proposer.principal, key).await?;
+            let existing = find_by_key(core, &change.proposer.principal, key).await?;
             let existing = existing.ok_or_else(|| into_client_error(TransitionError::Duplicate))?;
             let Change { provider, tool, arguments, .. } = &*change;
             answer_repeat(existing, CallIdentity { provider, tool, arguments }, None)
@@ -152,37 +153,25 @@ async fn propose_with_key(state: &ReviewState, proposal: Proposal) -> Result<Arc
 }
 
 /// Checks a proposal, and drafts its change. A change without an idempotency key is added to the index of duplicates.
-pub(super) fn draft_change(state: &ReviewState, proposal: Proposal) -> Result<TransitionDraft, McpError> {
-    check_proposal(state, &proposal)?;
-    let mut change = new_change(state, proposal);
+pub(super) fn draft_change(core: &ReviewCore, proposal: Proposal) -> Result<TransitionDraft, McpError> {
+    check_proposal(core, &proposal)?;
+    let mut change = new_change(core, proposal);
     let call =
         duplicate_calls::call_hash(&change.proposer.principal, &change.provider, &change.tool, &change.arguments);
     let id = change.id.clone();
     // With a key, the caller itself says which calls are the same.
     if change.idempotency_key.is_none() {
-        change.duplicate_of = state.changes.shared.duplicates.add(&call, &id);
+        change.duplicate_of = core.changes.indexes.duplicates.add(&call, &id);
     }
     let draft = draft::to_draft(draft::first_transition(change)).and_then(|draft| {
-        state.changes.transitions.check_size(&draft)?;
+        core.changes.transitions.check_size(&draft)?;
         Ok(TransitionDraft { call_hash: Some(call), ..draft })
     });
-    draft.inspect_err(|_| state.changes.shared.duplicates.remove(&id))
+    draft.inspect_err(|_| core.changes.indexes.duplicates.remove(&id))
 }
 
-pub(super) fn into_client_error(error: TransitionError) -> McpError {
-    match error {
-        TransitionError::Refused(error) => error,
-        TransitionError::Store(error) => store_error(error),
-        TransitionError::Illegal(_)
-        | TransitionError::Conflict
-        | TransitionError::Duplicate
-        | TransitionError::Busy
-        | TransitionError::Fenced => McpError::new(ErrorKind::Internal, "The change could not be stored"),
-    }
-}
-
-fn check_proposal(state: &ReviewState, proposal: &Proposal) -> Result<(), McpError> {
-    check_reviewable(&proposal.arguments, state.changes.config.tuning.max_change_bytes, ErrorKind::InvalidParams)?;
+fn check_proposal(core: &ReviewCore, proposal: &Proposal) -> Result<(), McpError> {
+    check_reviewable(&proposal.arguments, core.changes.config.tuning.max_change_bytes, ErrorKind::InvalidParams)?;
     if proposal.idempotency_key.as_ref().is_some_and(|key| key.is_empty() || key.len() > MAX_IDEMPOTENCY_KEY_BYTES) {
         return Err(McpError::new(
             ErrorKind::InvalidParams,
@@ -204,9 +193,9 @@ pub(crate) fn check_reviewable(arguments: &RawValue, max: usize, kind: ErrorKind
     arguments::check(arguments).map_err(|e| McpError::new(kind, format!("The arguments cannot be reviewed: {e}")))
 }
 
-fn new_change(state: &ReviewState, proposal: Proposal) -> Change {
+fn new_change(core: &ReviewCore, proposal: Proposal) -> Change {
     let preview = recheck::truncate_headlines(proposal.preview);
-    let now = state.changes.config.now();
+    let now = core.changes.config.now();
     let expire_after = SignedDuration::try_from(proposal.expire_after).unwrap_or(SignedDuration::MAX);
     let mut change = Change {
         id: format!("{CHANGE_ID_PREFIX}{}", nanoid::nanoid!(24, &nanoid::alphabet::SAFE[2..])),
@@ -273,18 +262,18 @@ pub(super) fn shorten_reason(reason: String) -> Option<String> {
 }
 
 /// Returns the change that the same principal proposed with the same idempotency key.
-pub(super) async fn find_existing(state: &ReviewState, proposal: &Proposal) -> Result<Option<Arc<Change>>, McpError> {
+pub(super) async fn find_existing(core: &ReviewCore, proposal: &Proposal) -> Result<Option<Arc<Change>>, McpError> {
     let Some(key) = &proposal.idempotency_key else { return Ok(None) };
-    find_by_key(state, &proposal.proposer.principal, key).await
+    find_by_key(core, &proposal.proposer.principal, key).await
 }
 
 /// Returns the change that the principal has proposed with this idempotency key.
 pub(super) async fn find_by_key(
-    state: &ReviewState,
+    core: &ReviewCore,
     principal: &str,
     key: &str,
 ) -> Result<Option<Arc<Change>>, McpError> {
-    state.changes.store.find_by_idempotency_key(principal, key).await.map_err(store_error)
+    core.changes.store.find_by_idempotency_key(principal, key).await.map_err(store_error)
 }
 
 /// Answers a repeated proposal with the existing change, if it is the same call of the same plan.

@@ -170,7 +170,7 @@ async fn approved_change_expires_if_not_run_in_time() {
     let (first, second) = approve_behind_running_change(&bench, ["{}", "{}"]).await;
     bench.skew.store(61, Ordering::SeqCst);
     assert_eq!(
-        crate::upkeep::expiry::expire_due(&bench.changes.state.changes).await,
+        crate::upkeep::expiry::expire_due(&bench.changes.core.changes).await,
         1,
         "a running change does not expire"
     );
@@ -200,8 +200,8 @@ async fn restart_leaves_running_unknown_and_runs_approved_once() {
     let (ran, waiting, pending, same) =
         (propose("a").await, propose("b").await, propose("c").await, propose("a").await);
     // The transitions are made without the Executor, as if the process had ended right after the commit.
-    bench.changes.state.changes.shutdown.stop.cancel();
-    let state = &bench.changes.state;
+    bench.changes.core.changes.shutdown.stop.cancel();
+    let core = &bench.changes.core;
     for change in [&ran, &waiting, &same] {
         let decision = countersign_domain::changes::ReviewDecision {
             reviewer: "alice".into(),
@@ -213,13 +213,13 @@ async fn restart_leaves_running_unknown_and_runs_approved_once() {
             deputy_for: None,
             verdict: ReviewVerdict::Approve,
             comment: None,
-            at: state.changes.config.now(),
+            at: core.changes.config.now(),
             version: 1,
         };
-        let approved = state.changes.transitions.apply_event(change, ChangeEvent::Decide(decision)).await.unwrap();
+        let approved = core.changes.transitions.apply_event(change, ChangeEvent::Decide(decision)).await.unwrap();
         if change.id == ran.id {
             let claim = ChangeEvent::Claim { claimant: None, call_timeout: Duration::from_secs(30), fingerprint: None };
-            state.changes.transitions.apply_event(&approved, claim).await.unwrap();
+            core.changes.transitions.apply_event(&approved, claim).await.unwrap();
         }
     }
     let (dir, fake, skew) = bench.end().await;
@@ -310,7 +310,7 @@ async fn broken_long_call_still_occupies_its_target() {
 async fn approved_change_waits_for_its_provider_after_restart() {
     let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
-    bench.changes.state.changes.shutdown.stop.cancel();
+    bench.changes.core.changes.shutdown.stop.cancel();
     bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     let (dir, fake, skew) = bench.end().await;
     fake.present.store(false, Ordering::SeqCst);
@@ -388,7 +388,7 @@ async fn outcome_is_unknown_if_the_executor_panics_after_a_call() {
 async fn request_whose_work_panics_may_have_been_done() {
     let bench = TestBench::new().await;
     let panics = || -> Result<(), ChangeRequestError> { panic!("as the test wants it") };
-    let failed = bench.changes.state.run_on_executor(async move { panics() }).await.unwrap_err();
+    let failed = bench.changes.core.run_on_executor(async move { panics() }).await.unwrap_err();
     assert_eq!(failed.error.kind, ErrorKind::Internal);
     bench.end().await;
 }
@@ -492,7 +492,7 @@ async fn change_without_an_account_expires() {
     }
     bench.skew.store(2_592_000, Ordering::SeqCst);
     bench.wait_for_state(&change.id, ChangeState::Expired).await;
-    assert!(bench.changes.state.waiting_reasons.is_empty(), "an expired change waits for nobody");
+    assert!(bench.changes.core.waiting_reasons.is_empty(), "an expired change waits for nobody");
     let (_, fake, _) = bench.end().await;
     assert_eq!(fake.call_count(), 1, "nothing was sent");
 }

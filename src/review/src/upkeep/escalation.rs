@@ -27,7 +27,7 @@ pub(crate) async fn run(changes: Arc<StoredChanges>) {
 /// Records due escalations, and returns the number of changes that were handled. A change that cannot be read or recorded stays
 /// due.
 pub(crate) async fn escalate_due(changes: &StoredChanges) -> usize {
-    handle_due(&changes.shared.escalations, changes.config.now(), |id| async move {
+    handle_due(&changes.indexes.escalations, changes.config.now(), |id| async move {
         let escalated = escalate(changes, &id).await;
         if let Err(error) = &escalated {
             tracing::warn!(%error, change = id, "the escalation of a change could not be recorded yet");
@@ -43,12 +43,12 @@ async fn escalate(changes: &StoredChanges, id: &str) -> Result<(), StoreError> {
     let undecided = change.filter(|change| change.state.awaits_decision());
     let due = undecided.and_then(|change| Some((change.terms.escalates_at(change.created_at)?, change)));
     match due {
-        Some((at, _)) if at > now => changes.shared.escalations.insert(id, at, now),
+        Some((at, _)) if at > now => changes.indexes.escalations.insert(id, at, now),
         Some((_, change)) => {
             record(changes, &change, now).await?;
-            changes.shared.escalations.remove(id);
+            changes.indexes.escalations.remove(id);
         }
-        None => changes.shared.escalations.remove(id),
+        None => changes.indexes.escalations.remove(id),
     }
     Ok(())
 }

@@ -45,7 +45,7 @@ pub(crate) async fn run(changes: Arc<StoredChanges>) {
 
 /// Expires due changes, and returns the number of those that are no longer due. A change that cannot be written stays due.
 pub(crate) async fn expire_due(changes: &StoredChanges) -> usize {
-    handle_due(&changes.shared.deadlines, changes.config.now(), |id| async move { expire_one(changes, &id).await })
+    handle_due(&changes.indexes.deadlines, changes.config.now(), |id| async move { expire_one(changes, &id).await })
         .await
 }
 
@@ -58,7 +58,7 @@ async fn expire_one(changes: &StoredChanges, id: &str) -> bool {
             change
         }
         Ok(_) => {
-            changes.shared.deadlines.remove(id);
+            changes.indexes.deadlines.remove(id);
             return true;
         }
         Err(error) => {
@@ -68,7 +68,7 @@ async fn expire_one(changes: &StoredChanges, id: &str) -> bool {
     };
     match expiry_time(changes, &change).await {
         Ok(at) if at > change.expires_at && at > changes.config.now() => {
-            changes.shared.deadlines.insert(id, at, changes.config.now());
+            changes.indexes.deadlines.insert(id, at, changes.config.now());
             return true;
         }
         Ok(_) => {}

@@ -125,7 +125,7 @@ pub(crate) async fn prune_batch(changes: &StoredChanges) -> Result<bool, StoreEr
         Err(_) => return Ok(prunable.more),
     }
     for (.., state) in &prunable.changes {
-        changes.shared.counts.decrement(*state);
+        changes.indexes.counts.decrement(*state);
     }
     tracing::info!(redacted, deleted, events_to = prunable.events_to, "old records were pruned");
     Ok(prunable.more)

@@ -27,7 +27,7 @@ pub(crate) async fn run(changes: Arc<StoredChanges>) {
 /// Sends the reminders that fell due after `checked_to`, at most one for each change, and schedules the next ones. Returns the
 /// number of changes that were handled.
 pub(crate) async fn remind_due(changes: &StoredChanges, checked_to: Timestamp, now: Timestamp) -> usize {
-    handle_due(&changes.shared.reminders, now, |id| async move {
+    handle_due(&changes.indexes.reminders, now, |id| async move {
         let reminded = remind(changes, &id, checked_to, now).await;
         if let Err(error) = &reminded {
             tracing::warn!(%error, change = id, "a change could not be read to remind of it");
@@ -40,13 +40,13 @@ pub(crate) async fn remind_due(changes: &StoredChanges, checked_to: Timestamp, n
 async fn remind(changes: &StoredChanges, id: &str, checked_to: Timestamp, now: Timestamp) -> Result<(), StoreError> {
     let change = changes.store.get(id).await?;
     let Some(change) = change.filter(|change| change.state.awaits_decision()) else {
-        changes.shared.reminders.remove(id);
+        changes.indexes.reminders.remove(id);
         return Ok(());
     };
     let reminder_after = |time| change.terms.next_reminder(change.created_at, time);
     match reminder_after(now) {
-        Some(next) => changes.shared.reminders.insert(id, next, now),
-        None => changes.shared.reminders.remove(id),
+        Some(next) => changes.indexes.reminders.insert(id, next, now),
+        None => changes.indexes.reminders.remove(id),
     }
     if reminder_after(checked_to).is_some_and(|at| at <= now) {
         changes.feed.publish_live(&live_event(FEED_EVENT, &change, now));

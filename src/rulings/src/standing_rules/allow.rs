@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::{StandingRuleService, unrestricted_rule};
+use super::{StandingRuleService, recording::RuleEvent, unrestricted_rule};
 use crate::{
     completion::run_to_completion,
     tool_acceptance::{DefinitionRef, shorten_name},
@@ -82,7 +82,7 @@ impl StandingRuleService {
         crash_point("before_rule_created");
         let (mut stored, mut outcome) = (0, Ok(()));
         for rule in rules {
-            let recorded = self.record(rule, "standing_rule_created", &by.name, Some(reason)).await;
+            let recorded = self.record(rule, RuleEvent::CREATED.audit_event, &by.name, Some(reason)).await;
             outcome = recorded.map_err(|error| error.with("tools", vec![shorten_name(&rule.tool)]));
             if outcome.is_err() {
                 break;
@@ -94,7 +94,7 @@ impl StandingRuleService {
         (self.deps.rebuild)().await;
         for rule in rules.iter().take(stored) {
             tracing::info!(rule = %rule.id, tool = %rule.tool, by = %by.name, "a reviewer lets a tool run without review");
-            self.announce(rule, "rule.created", &by.name, Some(reason));
+            self.announce(rule, RuleEvent::CREATED, &by.name, Some(reason));
         }
         outcome
     }

@@ -5,7 +5,7 @@ use std::{borrow::Cow, sync::Arc};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::{StandingRuleService, unrestricted_rule};
+use super::{StandingRuleService, recording::RuleEvent, unrestricted_rule};
 use crate::completion::run_to_completion;
 use countersign_domain::{
     changes::{Change, person::Person},
@@ -110,8 +110,7 @@ impl StandingRuleService {
             }
             .with_deadline(now);
             crash_point("before_rule_created");
-            this.store_and_announce(&rule, "standing_rule_created", "rule.created", &by.name, rule.comment.as_deref())
-                .await?;
+            this.store_and_announce(&rule, RuleEvent::CREATED, &by.name, rule.comment.as_deref()).await?;
             crash_point("after_rule_created");
             let StandingRule { id, verdict, .. } = &rule;
             tracing::info!(rule = %id, change = %change.id, by = %by.name, ?verdict, "a standing rule was created");

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError, atomic::Ordering};
 
-use super::{StandingRuleCache, StandingRuleService, now};
+use super::{StandingRuleCache, StandingRuleService, now, recording::RuleEvent};
 use countersign_domain::{
     changes::machine::SYSTEM,
     policy::{StandingRule, StandingVerdict},
@@ -13,7 +13,7 @@ use countersign_store::{StoreError, find_newest_entry};
 #[derive(Debug, PartialEq, Eq)]
 struct RemoteRuleEvent {
     rule: StandingRule,
-    feed_event: &'static str,
+    event: RuleEvent,
     by: String,
     comment: Option<String>,
 }
@@ -23,12 +23,12 @@ fn find_remote_events(known_rules: &[Arc<StandingRule>], stored: &[StandingRule]
     let mut events = Vec::new();
     for rule in stored {
         let previous = known_rules.iter().find(|known| known.id == rule.id);
-        let mut push = |feed_event, by: &str, comment: Option<&str>| {
+        let mut push = |event, by: &str, comment: Option<&str>| {
             let (by, comment) = (by.to_owned(), comment.map(str::to_owned));
-            events.push(RemoteRuleEvent { rule: rule.clone(), feed_event, by, comment });
+            events.push(RemoteRuleEvent { rule: rule.clone(), event, by, comment });
         };
         if previous.is_none() {
-            push("rule.created", &rule.created_by, rule.comment.as_deref());
+            push(RuleEvent::CREATED, &rule.created_by, rule.comment.as_deref());
         }
         let had_ended = previous.is_some_and(|previous| previous.has_ended());
         let orphaned = rule.orphaned_at.is_some() && previous.is_none_or(|previous| previous.orphaned_at.is_none());
@@ -36,11 +36,11 @@ fn find_remote_events(known_rules: &[Arc<StandingRule>], stored: &[StandingRule]
             // A rule that denies is only revoked by a reviewer, whose comment counts.
             let ended_as_orphan = orphaned && rule.verdict == StandingVerdict::Allow;
             match &rule.revoked_by {
-                Some(by) => push("rule.revoked", by, ended_as_orphan.then_some(super::ALLOW_RULE_ENDED_COMMENT)),
-                None => push("rule.expired", SYSTEM, None),
+                Some(by) => push(RuleEvent::REVOKED, by, ended_as_orphan.then_some(super::ALLOW_RULE_ENDED_COMMENT)),
+                None => push(RuleEvent::EXPIRED, SYSTEM, None),
             }
         } else if orphaned && rule.verdict == StandingVerdict::Deny {
-            push("rule.orphaned", SYSTEM, Some(super::DENY_RULE_ORPHANED_COMMENT));
+            push(RuleEvent::ORPHANED, SYSTEM, Some(super::DENY_RULE_ORPHANED_COMMENT));
         }
     }
     events
@@ -84,12 +84,12 @@ impl StandingRuleService {
             (self.deps.rebuild)().await;
         }
         self.is_behind.store(false, Ordering::Release);
-        for RemoteRuleEvent { rule, feed_event, by, comment } in events {
+        for RemoteRuleEvent { rule, event, by, comment } in events {
             let comment = match comment {
-                None if feed_event == "rule.revoked" => self.find_revocation_comment(&rule).await,
+                None if event == RuleEvent::REVOKED => self.find_revocation_comment(&rule).await,
                 comment => comment,
             };
-            self.announce(&rule, feed_event, &by, comment.as_deref());
+            self.announce(&rule, event, &by, comment.as_deref());
         }
         Ok(())
     }
@@ -109,7 +109,7 @@ impl StandingRuleService {
     /// Finds the comment on a revocation in the audit trail, since the rule does not contain it.
     async fn find_revocation_comment(&self, rule: &StandingRule) -> Option<String> {
         let is_of_rule = |details: &serde_json::Value| details["rule"]["id"] == *rule.id;
-        let (_, details) = find_newest_entry(&*self.deps.store, "standing_rule_revoked", is_of_rule).await?;
+        let (_, details) = find_newest_entry(&*self.deps.store, RuleEvent::REVOKED.audit_event, is_of_rule).await?;
         details["comment"].as_str().map(str::to_owned)
     }
 }
@@ -133,34 +133,34 @@ mod tests {
     fn summarize<const N: usize, const M: usize>(
         known: [&StandingRule; N],
         read: [&StandingRule; M],
-    ) -> Vec<(String, &'static str, String)> {
+    ) -> Vec<(String, RuleEvent, String)> {
         let known = known.map(|rule| Arc::new(rule.clone()));
         find_remote_events(&known, &read.map(Clone::clone))
             .into_iter()
-            .map(|event| (event.rule.id, event.feed_event, event.by))
+            .map(|event| (event.rule.id, event.event, event.by))
             .collect()
     }
 
     #[test]
     fn remote_rule_events_are_announced_once() {
         let (a, b) = (rule("a", StandingVerdict::Allow), rule("b", StandingVerdict::Deny));
-        let expected = |id: &str, feed, by: &str| (id.to_owned(), feed, by.to_owned());
+        let expected = |id: &str, event, by: &str| (id.to_owned(), event, by.to_owned());
         assert_eq!(
             summarize([], [&a, &b]),
-            [expected("a", "rule.created", "alice"), expected("b", "rule.created", "alice")]
+            [expected("a", RuleEvent::CREATED, "alice"), expected("b", RuleEvent::CREATED, "alice")]
         );
         assert_eq!(summarize([&a, &b], [&a, &b]), []);
         let revoked = StandingRule { revoked_at: Some(Timestamp::now()), revoked_by: Some("bob".into()), ..a.clone() };
-        assert_eq!(summarize([&a], [&revoked]), [expected("a", "rule.revoked", "bob")]);
+        assert_eq!(summarize([&a], [&revoked]), [expected("a", RuleEvent::REVOKED, "bob")]);
         assert_eq!(summarize([&revoked], [&revoked]), []);
         assert_eq!(
             summarize([], [&revoked]),
-            [expected("a", "rule.created", "alice"), expected("a", "rule.revoked", "bob")]
+            [expected("a", RuleEvent::CREATED, "alice"), expected("a", RuleEvent::REVOKED, "bob")]
         );
         let expired = StandingRule { expired_at: Some(Timestamp::now()), ..a.clone() };
-        assert_eq!(summarize([&a], [&expired]), [expected("a", "rule.expired", SYSTEM)]);
+        assert_eq!(summarize([&a], [&expired]), [expected("a", RuleEvent::EXPIRED, SYSTEM)]);
         let orphaned = StandingRule { orphaned_at: Some(Timestamp::now()), ..b.clone() };
-        assert_eq!(summarize([&b], [&orphaned]), [expected("b", "rule.orphaned", SYSTEM)]);
+        assert_eq!(summarize([&b], [&orphaned]), [expected("b", RuleEvent::ORPHANED, SYSTEM)]);
         assert_eq!(summarize([&orphaned], [&orphaned]), []);
     }
 
@@ -175,7 +175,7 @@ mod tests {
                 ..known.clone()
             };
             let events = find_remote_events(&[Arc::new(known)], &[ended]);
-            assert_eq!(events.iter().map(|event| event.feed_event).collect::<Vec<_>>(), ["rule.revoked"]);
+            assert_eq!(events.iter().map(|event| event.event).collect::<Vec<_>>(), [RuleEvent::REVOKED]);
             events.into_iter().find_map(|event| event.comment)
         };
         assert_eq!(comment(StandingVerdict::Allow, SYSTEM).as_deref(), Some(super::super::ALLOW_RULE_ENDED_COMMENT));

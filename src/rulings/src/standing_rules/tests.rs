@@ -7,10 +7,12 @@ use countersign_domain::{
 };
 use countersign_routing::table::RouteTable;
 use countersign_store::{
-    StoreFuture, StoreLocation,
+    AuditRecord, StoreFuture, StoreLocation, WriteRequest,
     nodes::{Introduction, Node, ServerStates, StoreUpdates},
+    write,
 };
 use futures_util::FutureExt;
+use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 
 use super::*;
@@ -237,7 +239,7 @@ async fn rule_event_has_no_arguments() {
         ],
         ..allow("write", &Principal::new("alice", Role::Reviewer))
     };
-    rules.announce(&rule, "rule.created", "alice", None);
+    rules.announce(&rule, RuleEvent::CREATED, "alice", None);
     let event: Value = serde_json::from_slice(&events.next().await.unwrap().json).unwrap();
     assert_eq!((&event["rule"]["id"], &event["rule"]["arguments"]), (&json!(rule.id), &Value::Null));
     assert_eq!(event["rule"]["matching"], json!([{ "argument": "to" }, { "argument": "path" }]));

@@ -1,14 +1,10 @@
 //! Edits of the arguments, by a reviewer or by the gateway.
 
-use std::sync::Arc;
-
 use serde_json::value::RawValue;
 
-use super::{IllegalTransition, SYSTEM};
+use super::{IllegalTransition, RevisedCall, SYSTEM};
 use crate::{
-    changes::{
-        Change, Edit, Editing, Preview, ReviewNote, ServerIdentity, Terms, digest::arguments_hash, person::Person,
-    },
+    changes::{Change, Edit, Editing, ReviewNote, digest::arguments_hash, person::Person},
     principal::Principal,
 };
 
@@ -28,16 +24,11 @@ impl Change {
         Ok(())
     }
 
-    /// Replaces the arguments and what reviewers see of the call, under the terms that are already set. The edit is recorded as one
-    /// by `editor`, or by the system if there is none.
-    pub(super) fn replace_arguments(
-        &mut self,
-        editor: Option<&Principal>,
-        comment: Option<String>,
-        arguments: Arc<RawValue>,
-        preview: Preview,
-        served_by: ServerIdentity,
-    ) {
+    /// Replaces the call, and what reviewers see of it. The edit is recorded as one by `editor`, or by the system if there is
+    /// none.
+    pub(super) fn revise_call(&mut self, call: RevisedCall, editor: Option<&Principal>, comment: Option<String>) {
+        let RevisedCall { arguments, preview, served_by, terms } = call;
+        self.terms = *terms;
         self.edits.push(Edit {
             by: editor.map_or(SYSTEM, |editor| editor.name.as_str()).to_owned(),
             display_name: editor.and_then(Principal::display_name).map(str::to_owned),
@@ -56,18 +47,16 @@ impl Change {
         self.previous_diff = None;
     }
 
-    /// Sets the terms for the review of a step that the gateway shows to reviewers again. `is_allowed` tells whether policy allows
-    /// the call.
-    pub(super) fn require_review(&mut self, terms: Terms, is_allowed: bool) {
-        if self.terms.quorum == 0 {
-            let reason = if is_allowed {
-                "the policy allows this step of a plan, but its arguments now contain results of earlier steps"
-            } else {
-                "the policy allowed this step of a plan when it was proposed, but now asks for a review"
-            };
-            self.review = Some(ReviewNote { rule: None, reason: reason.into(), mark: None });
+    /// Notes why a step that needed no review is shown to reviewers. `is_allowed` tells whether policy allows the call.
+    pub(super) fn note_required_review(&mut self, is_allowed: bool) {
+        if self.terms.quorum > 0 {
+            return;
         }
-        // Nobody has seen the call as it is now, so one person must also look at what the policy allows.
-        self.terms = Terms { quorum: terms.quorum.max(1), ..terms };
+        let reason = if is_allowed {
+            "the policy allows this step of a plan, but its arguments now contain results of earlier steps"
+        } else {
+            "the policy allowed this step of a plan when it was proposed, but now asks for a review"
+        };
+        self.review = Some(ReviewNote { rule: None, reason: reason.into(), mark: None });
     }
 }

@@ -32,13 +32,11 @@ impl EventKind {
     pub const VARIANTS: &[Self] = <Self as VariantArray>::VARIANTS;
 
     /// Returns the name in the audit trail.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         self.feed_type().trim_start_matches("change.")
     }
 
     /// Returns the event type on the feed.
-    #[must_use]
     pub fn feed_type(self) -> &'static str {
         self.into()
     }

@@ -89,11 +89,13 @@ fn edit_by(editor: &str, owner: Option<&str>, arguments: &str) -> ChangeEvent {
     ChangeEvent::Edit {
         editor: principal_named(editor, owner),
         comment: Some("corrected".into()),
-        arguments: raw(arguments),
-        preview: preview("edited"),
-        served_by: ServerIdentity::default(),
-        terms: Box::new(Terms::default()),
+        call: revised_call(arguments, "edited", Terms::default()),
     }
+}
+
+fn revised_call(arguments: &str, shown: &str, terms: Terms) -> RevisedCall {
+    let (served_by, terms) = (ServerIdentity::default(), Box::new(terms));
+    RevisedCall { arguments: raw(arguments), preview: preview(shown), served_by, terms }
 }
 
 fn unapprove(reviewer: &str) -> ChangeEvent {

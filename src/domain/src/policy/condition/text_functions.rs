@@ -16,17 +16,12 @@ use super::{
     one_argument,
 };
 
-pub(super) const SORT: &str = "sort";
-pub(super) const JOIN: &str = "join";
-pub(super) const SPLIT: &str = "split";
 pub(super) const REPLACE_IN: &str = "replace_in";
-pub(super) const ATX_HEADINGS: &str = "atx_headings";
 pub(super) const MERGE_PATCH: &str = "merge_patch";
-pub(super) const INCLUDES: &str = "includes";
 
 /// The nesting below which values are replaced or compared as a whole.
 const MAX_DEPTH: usize = 64;
-/// The steps for an element that is sorted, or compared by [`INCLUDES`].
+/// The steps for an element that is sorted, or compared by [`includes`].
 const ELEMENT_STEPS: u64 = 4;
 /// The steps for a part of a split text, which takes about as much memory as 128 bytes of text.
 const PART_STEPS: u64 = 2;

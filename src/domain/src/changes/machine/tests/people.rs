@@ -12,12 +12,8 @@ fn editor_cannot_approve_if_other_required() {
     };
     let edited_under = |terms: Terms| {
         let pending = Change { terms: terms.clone(), ..change(ChangeState::Pending) };
-        let ChangeEvent::Edit { editor, comment, arguments, preview, served_by, .. } =
-            edit_by("phone", Some("alice"), r#"{"a":1}"#)
-        else {
-            unreachable!()
-        };
-        let edit = ChangeEvent::Edit { editor, comment, arguments, preview, served_by, terms: Box::new(terms) };
+        let call = revised_call(r#"{"a":1}"#, "edited", terms);
+        let edit = ChangeEvent::Edit { editor: principal_named("phone", Some("alice")), comment: None, call };
         apply(&pending, edit, time_at(1)).unwrap().after
     };
     let allowed = edited_under(Terms::default());

@@ -11,11 +11,8 @@ fn step(state: ChangeState) -> Change {
 fn fill(arguments: &str, terms: Terms) -> ChangeEvent {
     ChangeEvent::Fill {
         comment: "Filled".into(),
-        arguments: raw(arguments),
-        preview: preview("filled"),
-        served_by: ServerIdentity::default(),
         is_allowed: terms.quorum == 0,
-        terms: Box::new(terms),
+        call: revised_call(arguments, "filled", terms),
         expires_at: time_at(900),
     }
 }
@@ -113,6 +110,19 @@ fn allowed_step_says_when_policy_asks_for_a_review() {
     let still_allowed = filled(allowed.terms.clone());
     assert!(reason(&still_allowed).contains("results of earlier steps"));
     assert_eq!((still_allowed.terms.quorum, still_allowed.is_allowed_step()), (1, false), "somebody must look at it");
+}
+
+#[test]
+fn filled_step_has_the_new_terms_and_needs_an_approval() {
+    for (before, after) in (0..4).flat_map(|before| (0..4).map(move |after| (before, after))) {
+        let mut approved = step(ChangeState::Approved);
+        (approved.terms.quorum, approved.review) = (before, None);
+        let terms = Terms { quorum: after, require_comment: true, ..Terms::default() };
+        let filled = apply(&approved, fill("{}", terms.clone()), time_at(1)).unwrap().after;
+        assert_eq!(filled.terms, Terms { quorum: after.max(1), ..terms }, "{before} {after}");
+        assert_eq!(filled.review.is_some(), before == 0, "{before} {after}");
+        assert_eq!((filled.state, filled.decisions.len()), (ChangeState::Pending, 0), "{before} {after}");
+    }
 }
 
 #[test]

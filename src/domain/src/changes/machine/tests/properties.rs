@@ -31,10 +31,7 @@ proptest! {
                 2 => ChangeEvent::Edit {
                     editor: principal_named(name, owner),
                     comment: None,
-                    arguments: raw(&format!(r#"{{"a":{}}}"#, time / 10)),
-                    preview: preview("edited"),
-                    served_by: ServerIdentity::default(),
-                    terms: Box::new(terms.clone()),
+                    call: revised_call(&format!(r#"{{"a":{}}}"#, time / 10), "edited", terms.clone()),
                 },
                 3 => ChangeEvent::Unapprove { reviewer: principal_named(name, owner), all: !right_version },
                 4 => ChangeEvent::Withdraw { proposer: principal_named(name, owner), reason: None },

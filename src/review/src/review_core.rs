@@ -1,4 +1,4 @@
-//! The state shared by all [`super::Changes`] handles and the Executor.
+//! The core of the reviews, which all [`super::Changes`] handles and the Executor share.
 
 use std::{sync::Arc, time::Instant};
 
@@ -11,7 +11,7 @@ use super::{
 use countersign_protocol::McpError;
 use countersign_provider::ProviderDirectory;
 
-pub(super) struct ReviewState {
+pub(super) struct ReviewCore {
     pub changes: Arc<StoredChanges>,
     pub directory: Arc<dyn ProviderDirectory>,
     pub dialogue_channels: DialogueChannels,
@@ -24,7 +24,7 @@ pub(super) struct ReviewState {
     pub actor_thread: ArbiterHandle,
 }
 
-impl ReviewState {
+impl ReviewCore {
     /// Admits changes that the principal proposes together ([`ProposalRate::admit`]).
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! The state of changes that the actor updates and that all threads read.
+//! Indexes of changes in memory, which the actor updates and all threads read.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::{
 };
 use countersign_domain::changes::{ChangeState, Terms};
 
-pub(crate) struct SharedChangeState {
+pub(crate) struct ChangeIndexes {
     pub watchers: Arc<Watchers>,
     pub counts: Counts,
     pub deadlines: Deadlines,
@@ -22,7 +22,7 @@ pub(crate) struct SharedChangeState {
     pub duplicates: DuplicateCalls,
 }
 
-impl SharedChangeState {
+impl ChangeIndexes {
     pub(crate) fn new(max_waiters: usize, counts: &[(ChangeState, u64)]) -> Arc<Self> {
         Arc::new(Self {
             watchers: Watchers::new(max_waiters),

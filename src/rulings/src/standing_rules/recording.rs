@@ -1,0 +1,101 @@
+//! Records what happens to standing rules in the store and its audit trail, and announces it on the feed.
+
+use std::sync::{PoisonError, atomic::Ordering};
+
+use serde_json::{Value, json};
+
+use super::{StandingRuleService, already_ended_error};
+use countersign_domain::policy::{StandingRule, standing_rules::UseCounter};
+use countersign_protocol::McpError;
+use countersign_runtime::crash::crash_point;
+use countersign_store::{AuditRecord, StoreError, WriteError, WriteRequest, write};
+
+/// The names of what happens to a standing rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RuleEvent {
+    /// The name in the audit trail.
+    pub audit_event: &'static str,
+    /// The type of the event on the feed.
+    pub feed_type: &'static str,
+}
+
+impl RuleEvent {
+    pub(super) const CREATED: Self = Self { audit_event: "standing_rule_created", feed_type: "rule.created" };
+    pub(super) const REVOKED: Self = Self { audit_event: "standing_rule_revoked", feed_type: "rule.revoked" };
+    pub(super) const EXPIRED: Self = Self { audit_event: "standing_rule_expired", feed_type: "rule.expired" };
+    /// The creator may no longer decide. The rule denies until a reviewer revokes it.
+    pub(super) const ORPHANED: Self = Self { audit_event: "standing_rule_orphaned", feed_type: "rule.orphaned" };
+}
+
+impl StandingRuleService {
+    /// Stores a rule, puts it into force, and announces that.
+    pub(super) async fn store_and_announce(
+        &self,
+        rule: &StandingRule,
+        event: RuleEvent,
+        by: &str,
+        comment: Option<&str>,
+    ) -> Result<(), McpError> {
+        self.record(rule, event.audit_event, by, comment).await?;
+        crash_point("between_rule_and_routes");
+        self.deps.cache.upsert(rule);
+        (self.deps.rebuild)().await;
+        self.announce(rule, event, by, comment);
+        Ok(())
+    }
+
+    pub(super) fn announce(&self, rule: &StandingRule, event: RuleEvent, by: &str, comment: Option<&str>) {
+        let at = self.now().to_string();
+        let rule = rule.without_arguments();
+        let event = json!({ "type": event.feed_type, "at": at, "actor": by, "comment": comment, "rule": rule });
+        self.deps.feed.publish_live(&event);
+    }
+
+    /// Stores a rule with an audit entry in the timeline of its change. The entry of a rule without a change names its server.
+    pub(super) async fn record(
+        &self,
+        rule: &StandingRule,
+        audit_event: &'static str,
+        by: &str,
+        comment: Option<&str>,
+    ) -> Result<(), McpError> {
+        let uses = rule.uses.get();
+        let new_uses = UseCounter::new(self.unrecorded_uses(rule));
+        let mut details = json!({ "rule": audit_details(rule) });
+        if let Some(comment) = comment {
+            details["comment"] = comment.into();
+        }
+        let record = AuditRecord {
+            change: rule.from_change.clone().unwrap_or_default(),
+            server: if rule.from_change.is_some() { String::new() } else { rule.provider.clone() },
+            rules: vec![StandingRule { uses: new_uses, ..rule.clone() }],
+            ..AuditRecord::new(audit_event, self.now(), by, details.to_string())
+        };
+        let write_result = write(&*self.deps.store, WriteRequest::Record(record)).await;
+        write_result.map_err(|error| {
+            if matches!(error, WriteError::Conflict | WriteError::Store(StoreError::OutcomeUnknown)) {
+                self.is_behind.store(true, Ordering::Release);
+            }
+            if matches!(error, WriteError::Conflict) {
+                return already_ended_error(rule);
+            }
+            tracing::error!(%error, "a standing rule could not be stored");
+            error.to_user_error("the standing rule could not be stored; it has not changed")
+        })?;
+        self.recorded_uses.lock().unwrap_or_else(PoisonError::into_inner).insert(rule.id.clone(), uses);
+        Ok(())
+    }
+}
+
+/// Returns the details of a rule for the audit trail, with the hash of the arguments in their place.
+fn audit_details(rule: &StandingRule) -> Value {
+    let mut details = json!({
+        "id": rule.id, "verdict": rule.verdict, "provider": rule.provider, "tool": rule.tool, "toolHash": rule.tool_hash,
+        "principal": rule.principal, "argumentsHash": rule.arguments_hash, "fromChange": rule.from_change,
+        "createdBy": rule.created_by, "expiresAt": rule.expires_at, "orphanedAt": rule.orphaned_at, "uses": rule.uses,
+    });
+    if !rule.matching.is_empty() {
+        details["matching"] = json!(rule.matching);
+    }
+    details
+}
