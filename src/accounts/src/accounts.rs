@@ -15,7 +15,7 @@ use super::{
     client::{ChangeListener, IdentityProvider, OAuthClient},
     consent::{self, ConnectError, FinishedConsent, StartedConsent},
     oauth::registration::{ClientAddresses, metadata_document},
-    sealed_store::{SealedStore, UnsealedAccount, parse_holder},
+    sealed_store::{SealedStore, UnsealedAccount},
     server::AccountServer,
     stored_tokens,
 };
@@ -47,7 +47,7 @@ pub struct Accounts {
     client: Arc<OAuthClient>,
     /// The configured servers that may require accounts, in the order of the configuration.
     servers: Mutex<Vec<Arc<AccountServer>>>,
-    accounts: Mutex<HashMap<(String, AccountHolder), Arc<AccountAuthorizer>>>,
+    accounts: Mutex<HashMap<AccountKey, Arc<AccountAuthorizer>>>,
 }
 
 /// The state of a holder's account at a server.
@@ -127,11 +127,11 @@ impl Accounts {
         now: Timestamp,
     ) -> Result<StartedConsent, ConnectError> {
         let server = self.find_server(server)?;
-        let holder = self.holder_for(&server.oauth, principal);
-        if !self.may_connect(&holder, principal.role) {
+        let key = server.account_key(self.holder_for(&server.oauth, principal));
+        if !self.may_connect(&key.holder, principal.role) {
             return Err(ConnectError::AdminOnly);
         }
-        consent::begin(&self.client, &server, &account_key(&server.name, &holder), principal, now).await
+        consent::begin(&self.client, &server, key, principal, now).await
     }
 
     /// Finishes a consent with the query of the browser's request and its [`CONSENT_COOKIE`], if the key or the person
@@ -149,21 +149,21 @@ impl Accounts {
     ) -> Result<FinishedConsent, ConnectError> {
         let pending = cookie.and_then(|cookie| consent::open(&self.client, cookie, now));
         let pending = pending.ok_or(ConnectError::Interrupted)?;
-        let server = self.find_server(&pending.server)?;
-        let account_key = AccountKey { server: pending.server.clone(), holder: pending.holder.clone() };
+        let server = self.find_server(&pending.account.server)?;
+        let key = pending.account.clone();
         let (started_by, api_key_id) = (pending.started_by.clone(), pending.api_key_id.clone());
         let tokens = consent::redeem(&self.client, &server, pending, query, now).await?;
         // A person who signed in with a code of `countersign open` has no key.
         if let Some(id) = api_key_id {
             let key_holder = key_holders.holder(&id).map_err(|_| ConnectError::StoreUnavailable)?;
             let role = key_holder.map(|holder| holder.role).filter(|role| role.may_view());
-            if !self.may_connect(&parse_holder(&account_key.holder), role.ok_or(ConnectError::AccessEnded)?) {
+            if !self.may_connect(&key.holder, role.ok_or(ConnectError::AccessEnded)?) {
                 return Err(ConnectError::AdminOnly);
             }
         }
-        consent::connect(&self.client, &server, &account_key, tokens, now).await?;
-        self.publish_change(&account_key);
-        Ok(FinishedConsent { server: account_key.server, started_by })
+        consent::connect(&self.client, &server, &key, tokens, now).await?;
+        self.publish_change(&key);
+        Ok(FinishedConsent { server: key.server, started_by })
     }
 
     /// Removes the account of a principal. Returns `false` if there was none.
@@ -173,11 +173,10 @@ impl Accounts {
     /// unless the principal is an admin.
     pub async fn disconnect(&self, server: &str, principal: &Principal) -> Result<bool, McpError> {
         let server = self.find_server(server).map_err(|error| McpError::new(ErrorKind::NotFound, error.to_string()))?;
-        let holder = self.holder_for(&server.oauth, principal);
-        if !self.may_connect(&holder, principal.role) {
+        let key = server.account_key(self.holder_for(&server.oauth, principal));
+        if !self.may_connect(&key.holder, principal.role) {
             return Err(McpError::new(ErrorKind::Forbidden, "only an admin can disconnect this server"));
         }
-        let key = account_key(&server.name, &holder);
         let was_connected = self.client.store.remove(&key).await?;
         if was_connected {
             self.publish_change(&key);
@@ -193,8 +192,7 @@ impl Accounts {
         let servers: Vec<_> = self.servers.lock().iter().filter(|server| server.requires_consent()).cloned().collect();
         let (mut statuses, now) = (Vec::new(), Timestamp::now());
         for server in servers {
-            let holder = self.holder_for(&server.oauth, principal);
-            let key = account_key(&server.name, &holder);
+            let key = server.account_key(self.holder_for(&server.oauth, principal));
             let account = self.client.read_account(&key, &server).await?;
             // With `oauth: auto`, a server that never refused a request needs no account.
             let needs_account = account.is_some()
@@ -206,10 +204,10 @@ impl Accounts {
                 let problem = account.and_then(|account| stored_tokens::reconnect_reason(account, now));
                 let is_usable = |account: &UnsealedAccount| problem.is_none() || account.tokens.is_valid(now);
                 statuses.push(AccountStatus {
-                    server: key.server,
-                    kind: if holder == AccountHolder::Gateway { AccountKind::Gateway } else { AccountKind::Person },
+                    kind: if key.holder == AccountHolder::Gateway { AccountKind::Gateway } else { AccountKind::Person },
                     is_connected: account.is_some_and(is_usable),
-                    may_connect: self.may_connect(&holder, principal.role),
+                    may_connect: self.may_connect(&key.holder, principal.role),
+                    server: key.server,
                     problem: problem.map(|reason| reason.text().to_owned()),
                     connected_at: account.map(|account| account.connected_at),
                     issuer: account.map(|account| account.tokens.discovered.authorization_server.issuer.clone()),
@@ -242,29 +240,28 @@ impl Accounts {
 
     /// Makes the links read the account again, and reports the change to the listener.
     fn publish_change(&self, key: &AccountKey) {
-        let holder = parse_holder(&key.holder);
-        let account = self.accounts.lock().get(&(key.server.clone(), holder.clone())).cloned();
+        let account = self.accounts.lock().get(key).cloned();
         if let Some(account) = account {
             account.forget_tokens();
         }
-        (self.client.on_change)(&key.server, &holder);
+        (self.client.on_change)(&key.server, &key.holder);
     }
 }
 
 impl CredentialSource for Accounts {
     fn credentials(&self, server: &Arc<UpstreamConfig>, holder: &AccountHolder) -> Option<Arc<dyn Credentials>> {
-        let (configured, key) = (AccountServer::new(server)?, account_key(&server.name, holder));
+        let configured = AccountServer::new(server)?;
+        let key = configured.account_key(holder.clone());
         let Some(server) = find_with_same_accounts(&self.servers.lock(), &configured) else {
             // An upstream that is being closed still has its old configuration, which must not replace the new one.
             return Some(Arc::new(AccountAuthorizer::new(&self.client, &Arc::new(configured), key)));
         };
         let mut accounts = self.accounts.lock();
-        let id = (server.name.clone(), holder.clone());
-        if let Some(account) = accounts.get(&id).filter(|account| account.belongs_to(&server)) {
+        if let Some(account) = accounts.get(&key).filter(|account| account.belongs_to(&server)) {
             return Some(Arc::clone(account) as _);
         }
-        let account = Arc::new(AccountAuthorizer::new(&self.client, &server, key));
-        accounts.insert(id, Arc::clone(&account));
+        let account = Arc::new(AccountAuthorizer::new(&self.client, &server, key.clone()));
+        accounts.insert(key, Arc::clone(&account));
         Some(account)
     }
 
@@ -278,14 +275,14 @@ impl CredentialSource for Accounts {
         if !server.requires_consent() {
             let accounts = self.accounts.lock();
             let at_server =
-                accounts.iter().filter(|((name, _), account)| *name == server.name && account.has_obtained_token());
-            let mut holders: Vec<_> = at_server.map(|((_, holder), _)| holder.clone()).collect();
+                accounts.iter().filter(|(key, account)| key.server == server.name && account.has_obtained_token());
+            let mut holders: Vec<_> = at_server.map(|(key, _)| key.holder.clone()).collect();
             holders.sort_unstable();
             return if is_personal { holders } else { vec![AccountHolder::Gateway] };
         }
         let holders = self.client.store.holders(&server.name, &server.target).into_iter();
         // After `oauth.as` was changed, accounts of the other kind remain.
-        holders.filter(|holder| holder.is_empty() != is_personal).map(|holder| parse_holder(&holder)).collect()
+        holders.filter(|holder| (*holder != AccountHolder::Gateway) == is_personal).collect()
     }
 
     fn connect_url(&self, server: &str) -> String {
@@ -321,8 +318,4 @@ fn client_addresses(base_url: &str) -> ClientAddresses {
 /// Returns the server among these that accepts the same accounts and tokens.
 fn find_with_same_accounts(servers: &[Arc<AccountServer>], server: &AccountServer) -> Option<Arc<AccountServer>> {
     servers.iter().find(|known| known.has_same_accounts(server)).cloned()
-}
-
-fn account_key(server: &str, holder: &AccountHolder) -> AccountKey {
-    AccountKey { server: server.to_owned(), holder: holder.as_str().to_owned() }
 }

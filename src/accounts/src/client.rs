@@ -23,9 +23,9 @@ use super::{
 };
 use countersign_auth::provider_sign_ins::ProviderSignIns;
 use countersign_config::OidcConfig;
+use countersign_domain::account_holder::AccountHolder;
 use countersign_protocol::McpError;
 use countersign_store::accounts::AccountKey;
-use countersign_upstream::credentials::AccountHolder;
 
 /// The time after which unanswered consents make the gateway register anew once more at an authorization server.
 const REGISTRATION_PAUSE: SignedDuration = SignedDuration::from_mins(10);
@@ -66,7 +66,7 @@ pub struct OAuthClient {
 #[derive(Default)]
 pub struct UnansweredConsents {
     /// The client id in the last one, by issuer and holder.
-    client_ids: HashMap<(String, String), String>,
+    client_ids: HashMap<(String, AccountHolder), String>,
     /// The last time at which the gateway registered anew because of one, by issuer.
     registered_at: HashMap<String, Timestamp>,
 }
@@ -82,8 +82,8 @@ pub enum RegistrationError {
 
 impl UnansweredConsents {
     /// Returns `true` if the gateway must register anew for a consent of this holder, and remembers the time.
-    fn begin_registration(&mut self, known: &Registration, holder: &str, now: Timestamp) -> bool {
-        let last_client_id = self.client_ids.get(&(known.issuer.clone(), holder.to_owned()));
+    fn begin_registration(&mut self, known: &Registration, holder: &AccountHolder, now: Timestamp) -> bool {
+        let last_client_id = self.client_ids.get(&(known.issuer.clone(), holder.clone()));
         let last_time = self.registered_at.get(&known.issuer);
         let is_due = last_client_id == Some(&known.client_id)
             && last_time.is_none_or(|last| now.duration_since(*last) >= REGISTRATION_PAUSE);
@@ -157,7 +157,7 @@ impl OAuthClient {
         &self,
         server: &AccountServer,
         authorization_server: &AuthorizationServer,
-        holder: &str,
+        holder: &AccountHolder,
         now: Timestamp,
     ) -> Result<Registration, RegistrationError> {
         let known = self.find_or_register(server, authorization_server).await?;
@@ -174,9 +174,9 @@ impl OAuthClient {
     }
 
     /// Records that a consent with this registration has begun.
-    pub fn record_consent(&self, registration: &Registration, holder: &str) {
+    pub fn record_consent(&self, registration: &Registration, holder: &AccountHolder) {
         if registration.dynamic_redirect_uri.is_some() {
-            let key = (registration.issuer.clone(), holder.to_owned());
+            let key = (registration.issuer.clone(), holder.clone());
             self.unanswered_consents.lock().client_ids.insert(key, registration.client_id.clone());
         }
     }

@@ -86,9 +86,10 @@ impl ConnectError {
 /// A consent that waits for the browser to come back. It is the content of the sealed cookie.
 #[derive(Serialize, Deserialize)]
 pub struct PendingConsent {
-    pub server: String,
+    /// The account to connect.
+    #[serde(flatten)]
+    pub account: AccountKey,
     target: String,
-    pub holder: String,
     /// The name of the principal who began it, for the audit trail.
     #[serde(rename = "by")]
     pub started_by: String,
@@ -113,11 +114,11 @@ pub struct PendingConsent {
 pub async fn begin(
     client: &OAuthClient,
     server: &AccountServer,
-    key: &AccountKey,
+    key: AccountKey,
     principal: &Principal,
     now: Timestamp,
 ) -> Result<StartedConsent, ConnectError> {
-    let old = client.store.read(key, &server.target).await.map_err(|_| ConnectError::StoreUnavailable)?;
+    let old = client.store.read(&key, &server.target).await.map_err(|_| ConnectError::StoreUnavailable)?;
     let challenge = server.challenge();
     let discovered = discover(client, server).await.map_err(|error| log_problem(server, &error))?;
     let registration =
@@ -135,9 +136,8 @@ pub async fn begin(
     let request = build_authorization_request(&discovered, &registration, &redirect_uri, &scopes, server.oauth.legacy);
     let request = request.map_err(|error| log_problem(server, &error))?;
     let pending = PendingConsent {
-        server: key.server.clone(),
+        account: key,
         target: server.target.clone(),
-        holder: key.holder.clone(),
         started_by: principal.name.clone(),
         api_key_id: principal.key_id.clone(),
         discovered: remove_unneeded_lists(discovered),
@@ -154,7 +154,7 @@ pub async fn begin(
         let text = format!("its metadata and scopes are too long ({} bytes)", cookie.len());
         return Err(log_problem(server, &OAuthError::Unusable(text)));
     }
-    client.record_consent(&pending.registration, &pending.holder);
+    client.record_consent(&pending.registration, &pending.account.holder);
     Ok(StartedConsent { url: request.url, cookie })
 }
 
@@ -166,8 +166,7 @@ async fn discover(client: &OAuthClient, server: &AccountServer) -> Result<Discov
         return outcome;
     }
     for holder in client.store.holders(&server.name, &server.target) {
-        let key = AccountKey { server: server.name.clone(), holder };
-        let account = client.store.read(&key, &server.target).await.ok().flatten();
+        let account = client.store.read(&server.account_key(holder), &server.target).await.ok().flatten();
         let resource_metadata = account.and_then(|account| account.tokens.discovered.metadata_url);
         if resource_metadata.is_some() {
             return server.discover_after(Some(Challenge { resource_metadata, ..Challenge::default() })).await;

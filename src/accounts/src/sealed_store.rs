@@ -16,13 +16,13 @@ use super::{
     oauth::{dpop::DpopKey, registration::Registration},
     tokens::Tokens,
 };
+use countersign_domain::account_holder::AccountHolder;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::{background, sealing::Sealer};
 use countersign_store::{
     StoreError,
     accounts::{AccountKey, AccountStore, StoredAccount},
 };
-use countersign_upstream::credentials::AccountHolder;
 
 /// The age at which the list of accounts is read again in the background.
 const MAX_LIST_AGE: Duration = Duration::from_secs(5);
@@ -209,7 +209,7 @@ impl SealedStore {
 
     /// Returns the holders of the accounts at a server, the oldest first, as the list had them when it was last read.
     #[must_use]
-    pub fn holders(self: &Arc<Self>, server: &str, target: &str) -> Vec<String> {
+    pub fn holders(self: &Arc<Self>, server: &str, target: &str) -> Vec<AccountHolder> {
         self.list_at_server(server, target, |account| account.key.holder.clone())
     }
 
@@ -280,7 +280,7 @@ impl SealedStore {
 /// Returns the context in which the tokens of an account are sealed. A row that was moved to another account cannot be
 /// opened.
 fn account_context(key: &AccountKey, target: &str) -> Vec<u8> {
-    join_context(&[ACCOUNT_CONTEXT, &key.server, target, &key.holder])
+    join_context(&[ACCOUNT_CONTEXT, &key.server, target, key.holder.as_str()])
 }
 
 fn registration_context(issuer: &str) -> Vec<u8> {
@@ -291,9 +291,4 @@ fn registration_context(issuer: &str) -> Vec<u8> {
 fn join_context(parts: &[&str]) -> Vec<u8> {
     let lengths = parts.iter().flat_map(|part| part.len().to_be_bytes());
     lengths.chain(parts.iter().flat_map(|part| part.bytes())).collect()
-}
-
-/// Parses the stored name of a holder, which is empty for the gateway.
-pub fn parse_holder(name: &str) -> AccountHolder {
-    if name.is_empty() { AccountHolder::Gateway } else { AccountHolder::Person(name.into()) }
 }

@@ -13,6 +13,8 @@ use super::oauth::{
     token::TokenRequest,
 };
 use countersign_config::{Authorities, OAuthGrant, UpstreamConfig, UpstreamOAuth, UpstreamTarget};
+use countersign_domain::account_holder::AccountHolder;
+use countersign_store::accounts::AccountKey;
 
 /// A configured server with a URL and `oauth`.
 pub struct AccountServer {
@@ -45,6 +47,11 @@ impl AccountServer {
             challenge: Mutex::new(None),
             client_issuer: Mutex::new(None),
         })
+    }
+
+    /// Names the account of a holder at this server.
+    pub fn account_key(&self, holder: AccountHolder) -> AccountKey {
+        AccountKey { server: self.name.clone(), holder }
     }
 
     /// Returns `true` if both accept the same accounts and tokens, and obtain tokens in the same way.

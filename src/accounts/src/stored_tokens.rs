@@ -18,10 +18,11 @@ use super::{
         OAuthError,
         token::{Grant, TokenResponse, request_token},
     },
-    sealed_store::{UnsealedAccount, parse_holder},
+    sealed_store::UnsealedAccount,
     server::AccountServer,
     tokens::Tokens,
 };
+use countersign_domain::account_holder::AccountHolder;
 use countersign_runtime::background;
 use countersign_store::accounts::AccountKey;
 use countersign_upstream::credentials::AuthorizationError;
@@ -79,7 +80,7 @@ type AccountResult = Result<Arc<UnsealedAccount>, AuthorizationError>;
 
 impl StoredTokens {
     pub fn new(client: Arc<OAuthClient>, server: Arc<AccountServer>, key: AccountKey) -> Self {
-        let is_unused = key.holder.is_empty() == server.oauth.is_personal();
+        let is_unused = (key.holder == AccountHolder::Gateway) == server.oauth.is_personal();
         let (cache, pause, read_lock, refresh_lock) = Default::default();
         Self { client, server, key, is_unused, cache, pause, read_lock, refresh_lock }
     }
@@ -138,7 +139,7 @@ impl StoredTokens {
         drop(cache);
         if is_replaced {
             // Another node connected or disconnected the account.
-            (self.client.on_change)(&self.key.server, &parse_holder(&self.key.holder));
+            (self.client.on_change)(&self.key.server, &self.key.holder);
         }
         Ok(account)
     }

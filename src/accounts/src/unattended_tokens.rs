@@ -23,6 +23,7 @@ use super::{
     tokens::{TokenOrigin, Tokens, merge_scopes},
 };
 use countersign_config::OAuthGrant;
+use countersign_domain::account_holder::AccountHolder;
 use countersign_upstream::credentials::AuthorizationError;
 
 /// The pause between a refused request for a token and the next one.
@@ -36,8 +37,8 @@ const MAX_TOKEN_FILE_LEN: u64 = 64 * 1024;
 pub struct UnattendedTokens {
     client: Arc<OAuthClient>,
     server: Arc<AccountServer>,
-    /// The person about whom the identity provider makes the assertion, or an empty text for the gateway.
-    holder: String,
+    /// The person about whom the identity provider makes the assertion, or the gateway.
+    holder: AccountHolder,
     state: Mutex<State>,
     /// The pause after a failed request.
     pause: Pause,
@@ -55,7 +56,7 @@ struct State {
 }
 
 impl UnattendedTokens {
-    pub fn new(client: Arc<OAuthClient>, server: Arc<AccountServer>, holder: String) -> Self {
+    pub fn new(client: Arc<OAuthClient>, server: Arc<AccountServer>, holder: AccountHolder) -> Self {
         let (state, pause, step_up_pause, request_lock) = Default::default();
         Self { client, server, holder, state, pause, step_up_pause, request_lock }
     }
@@ -233,13 +234,14 @@ impl UnattendedTokens {
             let token = read_token_file(path).await;
             return token.map_err(|reason| TokenError::NoSubjectToken(format!("{} {reason}", path.display())));
         }
-        let identity_provider = self.client.identity_provider.get().filter(|_| !self.holder.is_empty());
-        let Some(identity_provider) = identity_provider else {
+        let (Some(identity_provider), AccountHolder::Person(person)) =
+            (self.client.identity_provider.get(), &self.holder)
+        else {
             return Err(TokenError::NoSubjectToken(
                 "neither `oauth.subject_token_file` nor `auth.oidc` is set".to_owned(),
             ));
         };
-        let token = identity_provider.id_token(&self.holder).await;
+        let token = identity_provider.id_token(person).await;
         let token =
             token.map_err(|_| TokenError::NoSubjectToken("the store of the gateway is unavailable".to_owned()))?;
         let not_signed_in = "its person is not signed in to the dashboard with the identity provider";

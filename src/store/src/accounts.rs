@@ -2,14 +2,16 @@
 //! secrets first.
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use super::StoreError;
+use countersign_domain::account_holder::AccountHolder;
 
-/// Names an account: the configured name of the server, and its holder (an empty text for the gateway itself).
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// Names an account by the configured name of its server and its holder.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct AccountKey {
     pub server: String,
-    pub holder: String,
+    pub holder: AccountHolder,
 }
 
 /// An account at a server.

@@ -11,27 +11,8 @@ use futures_util::future::LocalBoxFuture;
 use jiff::Timestamp;
 
 use countersign_config::UpstreamConfig;
+pub use countersign_domain::account_holder::AccountHolder;
 use countersign_domain::principal::Principal;
-
-/// The holder of an account at a server.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum AccountHolder {
-    /// The person with that key (`person_key` of `Principal::person_name`), or this machine's one user in `auth.mode:
-    /// local`.
-    Person(Arc<str>),
-    /// The gateway, whose account everybody uses.
-    Gateway,
-}
-
-impl AccountHolder {
-    /// Returns the name under which the account is stored: that of the person, or an empty text for the gateway.
-    pub fn as_str(&self) -> &str {
-        match self {
-            Self::Person(name) => name,
-            Self::Gateway => "",
-        }
-    }
-}
 
 /// A server's refusal of a request for reasons of authorization (401, or 403 with a challenge).
 #[derive(Clone, Debug, PartialEq, Eq)]

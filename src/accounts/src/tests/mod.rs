@@ -60,7 +60,7 @@ impl Fixture {
     }
 
     fn key(&self, person: &str) -> AccountKey {
-        AccountKey { server: "notion".to_owned(), holder: person.to_owned() }
+        AccountKey { server: "notion".to_owned(), holder: person.into() }
     }
 
     async fn tokens(&self, person: &str) -> Tokens {

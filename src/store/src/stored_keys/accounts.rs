@@ -17,7 +17,7 @@ const SELECT_ACCOUNTS: &str =
 
 fn read_account(row: &Row) -> Result<StoredAccount, StoreError> {
     Ok(StoredAccount {
-        key: AccountKey { server: row.get(0)?, holder: row.get(1)? },
+        key: AccountKey { server: row.get(0)?, holder: row.get::<&str>(1)?.into() },
         target: row.get(2)?,
         issuer: row.get(3)?,
         sealed: row.get(4)?,
@@ -31,7 +31,7 @@ impl<D: Database> AccountStore for StoredKeys<D> {
     fn account(&self, key: &AccountKey) -> Result<Option<StoredAccount>, StoreError> {
         let sql = format!("{SELECT_ACCOUNTS} WHERE server = ?1 AND holder = ?2");
         self.db.read(REQUEST_TIMEOUT, async |db| {
-            db.first(&sql, values![&key.server, &key.holder]).await?.as_ref().map(read_account).transpose()
+            db.first(&sql, values![&key.server, key.holder.as_str()]).await?.as_ref().map(read_account).transpose()
         })
     }
 
@@ -51,7 +51,8 @@ impl<D: Database> AccountStore for StoredKeys<D> {
         let StoredAccount { key, target, issuer, sealed, version: _, refreshing_since: _, connected_at } = account;
         let connected_ms = connected_at.as_millisecond();
         self.db.repeatable_transaction(BACKGROUND_TIMEOUT, async |db| {
-            let values = values![&key.server, &key.holder, target, issuer, sealed, random_version(), connected_ms];
+            let values =
+                values![&key.server, key.holder.as_str(), target, issuer, sealed, random_version(), connected_ms];
             let row = db.first(sql, values).await?;
             row.ok_or_else(|| StoreError::Database("the version of an account was not returned".into()))?.get(0)
         })
@@ -64,7 +65,7 @@ impl<D: Database> AccountStore for StoredKeys<D> {
                    WHERE server = ?1 AND holder = ?2 AND version = ?3 AND (refreshing_ms IS NULL OR refresh_id = ?5)";
         let id = new_id();
         self.db.repeatable_transaction(REQUEST_TIMEOUT, async |db| {
-            Ok(db.execute(sql, values![server, holder, version, now.as_millisecond(), &id]).await? == 1)
+            Ok(db.execute(sql, values![server, holder.as_str(), version, now.as_millisecond(), &id]).await? == 1)
         })
     }
 
@@ -75,19 +76,19 @@ impl<D: Database> AccountStore for StoredKeys<D> {
                                        refreshing_ms = CASE WHEN version = ?3 THEN NULL ELSE refreshing_ms END
                    WHERE server = ?1 AND holder = ?2 AND (version = ?3 OR (version = ?5 AND sealed = ?4))";
         self.db.repeatable_transaction(BACKGROUND_TIMEOUT, async |db| {
-            Ok(db.execute(sql, values![server, holder, version, sealed, version + 1]).await? == 1)
+            Ok(db.execute(sql, values![server, holder.as_str(), version, sealed, version + 1]).await? == 1)
         })
     }
 
     // A repetition could take back the mark of another node.
     fn cancel_refresh(&self, key: &AccountKey, version: i64) -> Result<(), StoreError> {
         let sql = "UPDATE accounts SET refreshing_ms = NULL WHERE server = ?1 AND holder = ?2 AND version = ?3";
-        self.db.write(async |db| db.write(sql, values![&key.server, &key.holder, version]).await.map(drop))
+        self.db.write(async |db| db.write(sql, values![&key.server, key.holder.as_str(), version]).await.map(drop))
     }
 
     fn remove_account(&self, key: &AccountKey) -> Result<bool, StoreError> {
         let sql = "DELETE FROM accounts WHERE server = ?1 AND holder = ?2";
-        self.db.write(async |db| Ok(db.write(sql, values![&key.server, &key.holder]).await? == 1))
+        self.db.write(async |db| Ok(db.write(sql, values![&key.server, key.holder.as_str()]).await? == 1))
     }
 
     fn registration(&self, issuer: &str) -> Result<Option<String>, StoreError> {

@@ -135,7 +135,8 @@ pub(super) fn revoked_person_stays_revoked(location_of: LocationOf) {
         accounts.connect_account(&account_of("crm", holder, 3)).unwrap();
     }
     assert_eq!(keys.revoke_person(NAME, time_at(5)).unwrap(), 1);
-    let holders: Vec<_> = accounts.accounts().unwrap().into_iter().map(|account| account.key.holder).collect();
+    let holders: Vec<String> =
+        accounts.accounts().unwrap().into_iter().map(|account| account.key.holder.into()).collect();
     assert_eq!(holders, ["", "https://id.example#2"]);
     keys.put_person(&reviewer).unwrap();
     let revoked = StoredPerson { revoked_at: Some(time_at(5)), ..reviewer.clone() };
@@ -167,7 +168,8 @@ pub(super) fn last_key_of_an_owner_ends_accounts(location_of: LocationOf) {
     for holder in ["ann", "ANN", "bob", NAME, ""] {
         accounts.connect_account(&account_of("crm", holder, 3)).unwrap();
     }
-    let holders = || -> Vec<String> { accounts.accounts().unwrap().into_iter().map(|row| row.key.holder).collect() };
+    let holders =
+        || -> Vec<String> { accounts.accounts().unwrap().into_iter().map(|row| row.key.holder.into()).collect() };
     assert!(keys.revoke("key_1", time_at(5)).unwrap() && holders().contains(&"ann".to_owned()));
     assert!(keys.revoke("key_2", time_at(6)).unwrap() && !keys.revoke("key_2", time_at(7)).unwrap());
     assert!(holders().contains(&"ann".to_owned()), "a key of the owner in another spelling remains");
