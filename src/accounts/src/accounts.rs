@@ -1,9 +1,6 @@
 //! All accounts: begins and finishes consents, lists accounts, and provides the links with credentials.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, OnceLock},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
@@ -67,18 +64,20 @@ pub struct AccountStatus {
 
 impl Accounts {
     /// Creates the accounts, and reads which ones the store holds. `on_change` is called with a server and a holder
-    /// after this node connected or disconnected them, or noticed that another node did.
+    /// after this node connected or disconnected them, or noticed that another node did. The ID tokens of the
+    /// `identity_provider` count at servers with `grant: enterprise`.
     pub fn new(
         config: &Config,
         store: Arc<dyn store::AccountStore>,
         sealer: Sealer,
+        identity_provider: Arc<dyn IdentityProvider>,
         on_change: ChangeListener,
     ) -> Arc<Self> {
         let base_url = base_url(config);
         let addresses = ArcSwap::from_pointee(client_addresses(&base_url));
         let base_url = ArcSwap::from_pointee(base_url);
         let store = SealedStore::new(store, sealer);
-        let (identity_provider, unanswered_consents) = (OnceLock::new(), Mutex::default());
+        let unanswered_consents = Mutex::default();
         let client = Arc::new(OAuthClient { store, addresses, identity_provider, on_change, unanswered_consents });
         let (mode, servers, accounts) = (config.auth.mode, Mutex::default(), Mutex::default());
         let created = Arc::new(Self { mode, base_url, client, servers, accounts });
@@ -90,12 +89,6 @@ impl Accounts {
     pub fn set_base_url(&self, base_url: &str) {
         self.client.addresses.store(Arc::new(client_addresses(base_url)));
         self.base_url.store(Arc::new(base_url.to_owned()));
-    }
-
-    /// Sets the identity provider, whose ID tokens count at servers with `grant: enterprise`. Only the first call has
-    /// an effect.
-    pub fn set_identity_provider(&self, provider: Arc<dyn IdentityProvider>) {
-        let _ = self.client.identity_provider.set(provider);
     }
 
     /// Replaces the configured servers.

@@ -1,9 +1,6 @@
 //! The gateway as a client of authorization servers: its registrations, and access to the stored accounts.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, OnceLock},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use arc_swap::ArcSwap;
 use futures_util::future::LocalBoxFuture;
@@ -56,8 +53,7 @@ pub type ChangeListener = Box<dyn Fn(&str, &AccountHolder) + Send + Sync>;
 pub struct OAuthClient {
     pub store: Arc<SealedStore>,
     pub addresses: ArcSwap<ClientAddresses>,
-    /// Empty without an identity provider.
-    pub identity_provider: OnceLock<Arc<dyn IdentityProvider>>,
+    pub identity_provider: Arc<dyn IdentityProvider>,
     pub on_change: ChangeListener,
     pub unanswered_consents: Mutex<UnansweredConsents>,
 }

@@ -216,8 +216,7 @@ impl UnattendedTokens {
             }
             OAuthGrant::Enterprise => {
                 let id_token = self.read_subject_token().await?;
-                let identity_provider = self.client.identity_provider.get();
-                let config_for = |issuer: &str| identity_provider?.config_for(issuer);
+                let config_for = |issuer: &str| self.client.identity_provider.config_for(issuer);
                 assertion = request_assertion(&id_token, config_for, request, now).await?;
                 Grant::JwtBearer(&assertion)
             }
@@ -234,14 +233,12 @@ impl UnattendedTokens {
             let token = read_token_file(path).await;
             return token.map_err(|reason| TokenError::NoSubjectToken(format!("{} {reason}", path.display())));
         }
-        let (Some(identity_provider), AccountHolder::Person(person)) =
-            (self.client.identity_provider.get(), &self.holder)
-        else {
+        let AccountHolder::Person(person) = &self.holder else {
             return Err(TokenError::NoSubjectToken(
                 "neither `oauth.subject_token_file` nor `auth.oidc` is set".to_owned(),
             ));
         };
-        let token = identity_provider.id_token(person).await;
+        let token = self.client.identity_provider.id_token(person).await;
         let token =
             token.map_err(|_| TokenError::NoSubjectToken("the store of the gateway is unavailable".to_owned()))?;
         let not_signed_in = "its person is not signed in to the dashboard with the identity provider";

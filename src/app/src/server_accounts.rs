@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use countersign_accounts::{AccountStatus, Accounts, ConnectError, FinishedConsent, StartedConsent};
+use countersign_auth::ProviderSignIns;
 use countersign_config::Config;
 use countersign_domain::{policy::KeyHolders, principal::Principal};
 use countersign_protocol::{ErrorKind, McpError};
@@ -23,6 +24,7 @@ pub fn open(
     config: &Config,
     location: &StoreLocation,
     sealer: Sealer,
+    provider_sign_ins: &Arc<ProviderSignIns>,
 ) -> Result<(Arc<Accounts>, Arc<Upstreams>), StoreError> {
     // The two refer to each other: the accounts report changes to the upstreams, which are created after them.
     let upstreams_slot: Arc<OnceLock<Weak<Upstreams>>> = Arc::default();
@@ -31,6 +33,7 @@ pub fn open(
         config,
         location.accounts()?,
         sealer,
+        Arc::clone(provider_sign_ins) as _,
         Box::new(move |server, holder| {
             if let Some(upstreams) = slot.get().and_then(Weak::upgrade) {
                 upstreams.reconnect_account(server, holder);

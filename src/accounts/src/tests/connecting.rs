@@ -290,7 +290,7 @@ async fn registration_is_shared_and_made_anew_when_forgotten() {
     assert_eq!(fixture.provider.last_form()["client_id"], "client-2");
     let mut moved = fixture.config.clone();
     moved.public_url = Some("http://127.0.0.1:10".to_owned());
-    let moved = Accounts::new(&moved, Arc::clone(&fixture.store) as _, sealer(), Box::new(|_, _| ()));
+    let moved = fixture.node_with(&moved);
     connect(&moved, "dora").await.unwrap();
     assert_eq!(fixture.provider.last_form()["client_id"], "client-3", "another redirect URI needs another client");
 }

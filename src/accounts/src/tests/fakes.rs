@@ -12,6 +12,7 @@ use std::{
 };
 
 use actix_web::{App, HttpRequest, HttpResponse, HttpServer, http::StatusCode, rt, web};
+use futures_util::future::LocalBoxFuture;
 use jiff::Timestamp;
 use rustls::{
     ServerConfig,
@@ -21,7 +22,8 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use url::form_urlencoded;
 
-use countersign_config::Authorities;
+use crate::IdentityProvider;
+use countersign_config::{Authorities, OidcConfig, Secret};
 use countersign_domain::{
     changes::Absence,
     policy::{KeyHolder, KeyHolders},
@@ -56,6 +58,27 @@ impl KeyHolders for FakeKeys {
 
     fn absences(&self) -> Result<Vec<Absence>, McpError> {
         Ok(Vec::new())
+    }
+}
+
+/// The sign-in of one person at their identity provider, if there is one.
+#[derive(Default)]
+pub struct FakeSignIns {
+    /// The person, and their ID token.
+    pub id_token: Mutex<Option<(&'static str, String)>>,
+}
+
+impl IdentityProvider for FakeSignIns {
+    fn id_token<'a>(&'a self, person: &'a str) -> LocalBoxFuture<'a, Result<Option<String>, McpError>> {
+        let sign_in = self.id_token.lock().unwrap().clone();
+        Box::pin(async move { Ok(sign_in.filter(|(name, _)| *name == person).map(|(_, id_token)| id_token)) })
+    }
+
+    fn config_for(&self, issuer: &str) -> Option<OidcConfig> {
+        self.id_token.lock().unwrap().as_ref()?;
+        let mut config = OidcConfig::new(issuer, "gateway");
+        config.client_secret = Some(Secret("of-provider".to_owned()));
+        Some(config)
     }
 }
 

@@ -20,13 +20,14 @@ use countersign_store::accounts::AccountKey;
 use countersign_upstream::credentials::{
     AccountHolder, AuthorizationError, CredentialSource as _, Credentials, HttpRefusal,
 };
-use fakes::{FakeKeys, FakeProvider, MemoryStore};
+use fakes::{FakeKeys, FakeProvider, FakeSignIns, MemoryStore};
 
 /// A configuration with one server and its authorization server, and a store that all nodes share.
 struct Fixture {
     provider: FakeProvider,
     store: Arc<MemoryStore>,
     config: Config,
+    sign_ins: Arc<FakeSignIns>,
     changes: Arc<Mutex<Vec<(String, AccountHolder)>>>,
 }
 
@@ -40,15 +41,20 @@ impl Fixture {
         let auth = AuthConfig { mode: AuthMode::Keys, oidc: None, tokens: Vec::new() };
         let public_url = Some("http://127.0.0.1:9/".to_owned());
         let config = Config { auth, public_url, upstreams: vec![server], ..Config::default() };
-        Self { provider, store: Arc::default(), config, changes: Arc::default() }
+        Self { provider, store: Arc::default(), config, sign_ins: Arc::default(), changes: Arc::default() }
     }
 
     fn node(&self) -> Arc<Accounts> {
+        self.node_with(&self.config)
+    }
+
+    fn node_with(&self, config: &Config) -> Arc<Accounts> {
         let changes = Arc::clone(&self.changes);
         let on_change = move |server: &str, holder: &AccountHolder| {
             changes.lock().unwrap().push((server.to_owned(), holder.clone()));
         };
-        Accounts::new(&self.config, Arc::clone(&self.store) as _, sealer(), Box::new(on_change))
+        let (store, sign_ins) = (Arc::clone(&self.store) as _, Arc::clone(&self.sign_ins) as _);
+        Accounts::new(config, store, sealer(), sign_ins, Box::new(on_change))
     }
 
     fn server(&self) -> Arc<UpstreamConfig> {

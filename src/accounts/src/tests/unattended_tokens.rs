@@ -4,11 +4,7 @@ use serde_json::json;
 
 use super::*;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use countersign_config::{OAuthGrant, OidcConfig, Secret};
-use countersign_protocol::McpError;
-use futures_util::future::LocalBoxFuture;
-
-use crate::IdentityProvider;
+use countersign_config::{OAuthGrant, Secret};
 
 fn machine_oauth(grant: OAuthGrant) -> UpstreamOAuth {
     let client_secret = Some(Secret("s3cret".to_owned()));
@@ -126,24 +122,6 @@ fn identity_provider() -> (FakeProvider, String) {
     (provider, token)
 }
 
-/// An identity provider at which one person, with this ID token, is signed in.
-struct OneSignIn {
-    person: &'static str,
-    id_token: String,
-}
-
-impl IdentityProvider for OneSignIn {
-    fn id_token<'a>(&'a self, person: &'a str) -> LocalBoxFuture<'a, Result<Option<String>, McpError>> {
-        Box::pin(async move { Ok((person == self.person).then(|| self.id_token.clone())) })
-    }
-
-    fn config_for(&self, issuer: &str) -> Option<OidcConfig> {
-        let mut config = OidcConfig::new(issuer, "gateway");
-        config.client_secret = Some(Secret("of-provider".to_owned()));
-        Some(config)
-    }
-}
-
 #[actix::test]
 async fn sign_in_vouches_for_its_person_only() {
     let fixture = Fixture::new(machine_oauth(OAuthGrant::Enterprise));
@@ -152,7 +130,7 @@ async fn sign_in_vouches_for_its_person_only() {
     assert_eq!(holder, AccountHolder::Person("ann".into()));
     assert_unavailable(fixture.credentials(&node, "ann").prepare().await);
     let (provider, token) = identity_provider();
-    node.set_identity_provider(Arc::new(OneSignIn { person: "ann", id_token: token.clone() }));
+    *fixture.sign_ins.id_token.lock().unwrap() = Some(("ann", token.clone()));
     fixture.credentials(&node, "ann").prepare().await.unwrap();
     let exchange = provider.last_form();
     assert_eq!((&exchange["subject_token"], exchange["client_id"].as_str()), (&token, "gateway"));

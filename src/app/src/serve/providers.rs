@@ -8,6 +8,7 @@ use futures_util::future::BoxFuture;
 use super::{ServeError, review::Review};
 use crate::{live::bind_acceptances, server_accounts};
 use countersign_accounts::Accounts;
+use countersign_auth::ProviderSignIns;
 use countersign_config::Config;
 use countersign_docs::Docs;
 use countersign_review::{
@@ -49,6 +50,7 @@ impl Providers {
         config: &Config,
         location: &StoreLocation,
         account_sealer: Sealer,
+        provider_sign_ins: &Arc<ProviderSignIns>,
         routes: Arc<PublishedTable>,
         review: &Review,
     ) -> Result<Self, ServeError> {
@@ -59,7 +61,7 @@ impl Providers {
         let router_thread = Arbiter::new();
         let router = Router::start_in_arbiter(&router_thread.handle(), move |_| router);
         let modules = open_modules(config, location, &review.changes, &routes)?;
-        let (accounts, upstreams) = server_accounts::open(config, location, account_sealer)?;
+        let (accounts, upstreams) = server_accounts::open(config, location, account_sealer, provider_sign_ins)?;
         bind_acceptances(&review.pins, &config.upstreams).await;
         let mut providers = modules.clone();
         providers.extend(upstreams.apply(&config.upstreams).into_iter().map(RouteTarget::Upstream));

@@ -79,9 +79,9 @@ pub async fn start(
 
     let routes = Arc::new(PublishedTable::from_pointee(RouteTable::default()));
     let review = Review::start(&config, &store, &credentials, &routes).await?;
-    let providers = Providers::start(&config, &location, sealers.account, routes, &review).await?;
     let identification = Identification::new(&config, &credentials, sealers.sign_in);
-    providers.accounts.set_identity_provider(Arc::clone(&identification.provider_sign_ins) as _);
+    let sign_ins = &identification.provider_sign_ins;
+    let providers = Providers::start(&config, &location, sealers.account, sign_ins, routes, &review).await?;
     let webhooks = Arc::new(Webhooks::new(review.changes.feed().clone()));
     let parts = Parts { config, store, credentials, review, providers, identification, webhooks, shutdown };
     let Parts { config, store, credentials, review, providers, identification, shutdown, .. } = &parts;
