@@ -203,7 +203,7 @@ impl Accounts {
                     server: key.server,
                     problem: problem.map(|reason| reason.text().to_owned()),
                     connected_at: account.map(|account| account.connected_at),
-                    issuer: account.map(|account| account.tokens.discovered.authorization_server.issuer.clone()),
+                    issuer: account.map(|account| account.tokens.issuer().to_owned()),
                     scopes: account.map(|account| account.tokens.scopes.clone()).unwrap_or_default(),
                 });
             }

@@ -94,7 +94,7 @@ impl AccountAuthorizer {
         uri: &Uri,
     ) -> Result<AuthorizationHeaders, AuthorizationError> {
         let token = &account.tokens.access_token;
-        let Some(key) = account.dpop.as_ref().filter(|_| account.tokens.is_dpop) else {
+        let Some(key) = account.tokens.origin.dpop_key.as_ref().filter(|_| account.tokens.is_dpop) else {
             return Ok(vec![(AUTHORIZATION, sensitive_value(&format!("Bearer {token}"))?)]);
         };
         let nonce = self.nonce.lock().clone();

@@ -16,7 +16,7 @@ use super::{
     },
     sealed_store::{SealedStore, UnsealedAccount},
     server::AccountServer,
-    tokens::Tokens,
+    tokens::{TokenOrigin, Tokens},
 };
 use countersign_auth::provider_sign_ins::ProviderSignIns;
 use countersign_config::OidcConfig;
@@ -103,7 +103,7 @@ impl OAuthClient {
     ) -> Result<Option<UnsealedAccount>, McpError> {
         let mut account = self.store.read(key, &server.target).await?;
         if let Some(UnsealedAccount { tokens, .. }) = &mut account
-            && !server.accepts_issuer(&tokens.discovered.authorization_server.issuer)
+            && !server.accepts_issuer(tokens.issuer())
         {
             let reason = Some(ConsentReason::OtherIssuer);
             tokens.refresh_token = None;
@@ -204,9 +204,9 @@ impl OAuthClient {
 
     /// Returns the registration to which tokens were issued, with the secret that is configured now.
     pub fn registration_for(&self, tokens: &Tokens, server: &AccountServer) -> Registration {
-        let configured =
-            known_registration(&tokens.discovered.authorization_server, &server.oauth, &self.addresses.load());
-        let configured = configured.filter(|known| known.client_id == tokens.registration.client_id);
-        configured.unwrap_or_else(|| tokens.registration.clone())
+        let TokenOrigin { discovered, registration, .. } = &tokens.origin;
+        let configured = known_registration(&discovered.authorization_server, &server.oauth, &self.addresses.load());
+        let configured = configured.filter(|known| known.client_id == registration.client_id);
+        configured.unwrap_or_else(|| registration.clone())
     }
 }

@@ -127,8 +127,7 @@ pub async fn begin(
         RegistrationError::OAuth(error) => log_problem(server, &error),
         RegistrationError::Store(_) => ConnectError::StoreUnavailable,
     })?;
-    let old =
-        old.filter(|old| old.tokens.discovered.authorization_server.issuer == discovered.authorization_server.issuer);
+    let old = old.filter(|old| old.tokens.issuer() == discovered.authorization_server.issuer);
     let earlier_scopes = old.map(|old| old.tokens.scopes_for_next_consent(now)).unwrap_or_default();
     let challenged = challenge.as_ref().and_then(|challenge| challenge.scopes.as_deref());
     let scopes = scopes_to_request(&server.oauth.scopes, &earlier_scopes, challenged, &discovered);
@@ -146,7 +145,7 @@ pub async fn begin(
         state: request.state,
         verifier: request.verifier,
         scopes,
-        is_dpop: server.wants_dpop(),
+        is_dpop: server.requires_dpop(),
         started_at: now,
     };
     let cookie = client.store.seal(COOKIE_CONTEXT, &pending).map_err(|_| ConnectError::StoreUnavailable)?;
@@ -167,7 +166,7 @@ async fn discover(client: &OAuthClient, server: &AccountServer) -> Result<Discov
     }
     for holder in client.store.holders(&server.name, &server.target) {
         let account = client.store.read(&server.account_key(holder), &server.target).await.ok().flatten();
-        let resource_metadata = account.and_then(|account| account.tokens.discovered.metadata_url);
+        let resource_metadata = account.and_then(|account| account.tokens.origin.discovered.metadata_url);
         if resource_metadata.is_some() {
             return server.discover_after(Some(Challenge { resource_metadata, ..Challenge::default() })).await;
         }
@@ -202,23 +201,20 @@ pub async fn redeem(
     let PendingConsent { discovered, registration, redirect_uri, state, verifier, scopes, is_dpop, .. } = pending;
     let AuthorizationServer { issuer, names_issuer, .. } = &discovered.authorization_server;
     let code = read_code(query, &state, issuer, *names_issuer).map_err(|error| log_problem(server, &error))?;
-    let dpop = is_dpop.then(DpopKey::generate).transpose().map_err(|error| log_problem(server, &error))?;
-    let request = server.token_request(&discovered, &registration, &scopes, dpop.as_ref());
+    let dpop_key = is_dpop.then(DpopKey::generate).transpose().map_err(|error| log_problem(server, &error))?;
+    let origin = TokenOrigin { discovered, registration, requested_scopes: scopes, dpop_key };
     let grant = Grant::Code { code: &code, verifier: &verifier, redirect_uri: &redirect_uri };
-    let answer = match request_token(&request, grant, now).await {
-        Ok(answer) => answer,
-        Err(error) => {
-            if registration.is_forgotten(&error) {
-                // The code was issued to the forgotten client, so the person must begin again.
-                let registered = client.register_anew(server, &discovered.authorization_server).await;
-                let text = "the authorization server no longer knew the gateway, which had to register again";
-                tracing::info!(server = server.name, is_registered = registered.is_ok(), "{text}");
-            }
-            return Err(log_problem(server, &error));
-        }
+    let error = match request_token(&server.token_request(&origin), grant, now).await {
+        Ok(answer) => return Ok(Tokens::new(answer, origin, now)),
+        Err(error) => error,
     };
-    let dpop_key = dpop.as_ref().map(DpopKey::to_pem);
-    Ok(Tokens::new(answer, TokenOrigin { discovered, registration, requested_scopes: scopes, dpop_key }, now))
+    if origin.registration.is_forgotten(&error) {
+        // The code was issued to the forgotten client, so the person must begin again.
+        let registered = client.register_anew(server, &origin.discovered.authorization_server).await;
+        let text = "the authorization server no longer knew the gateway, which had to register again";
+        tracing::info!(server = server.name, is_registered = registered.is_ok(), "{text}");
+    }
+    Err(log_problem(server, &error))
 }
 
 /// Stores the tokens of a consent, with the scopes that the server demanded before, and counts the consent for them.

@@ -12,10 +12,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{
-    oauth::{dpop::DpopKey, registration::Registration},
-    tokens::Tokens,
-};
+use super::{oauth::registration::Registration, tokens::Tokens};
 use countersign_domain::account_holder::AccountHolder;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::{background, sealing::Sealer};
@@ -59,15 +56,6 @@ pub struct UnsealedAccount {
     /// The time at which the person connected the account, or the token was obtained.
     pub connected_at: Timestamp,
     pub tokens: Tokens,
-    pub dpop: Option<DpopKey>,
-}
-
-impl UnsealedAccount {
-    /// Creates an account from its tokens. Returns `None` if the DPoP key cannot be read.
-    pub fn new(tokens: Tokens, now: Timestamp) -> Option<Self> {
-        let dpop = tokens.dpop_key.as_deref().map(DpopKey::from_pem).transpose().ok()?;
-        Some(Self { version: 0, refreshing_since: None, connected_at: now, tokens, dpop })
-    }
 }
 
 impl SealedStore {
@@ -100,7 +88,7 @@ impl SealedStore {
             );
         }
         let StoredAccount { version, refreshing_since, connected_at, .. } = row;
-        Some(UnsealedAccount { version, refreshing_since, ..UnsealedAccount::new(tokens?, connected_at)? })
+        Some(UnsealedAccount { version, refreshing_since, connected_at, tokens: tokens? })
     }
 
     /// Stores the tokens of an account that a person connected.
@@ -117,7 +105,7 @@ impl SealedStore {
         let row = StoredAccount {
             key: key.clone(),
             target: target.to_owned(),
-            issuer: tokens.discovered.authorization_server.issuer.clone(),
+            issuer: tokens.issuer().to_owned(),
             sealed: self.seal(&account_context(key, target), tokens)?,
             version: 0,
             refreshing_since: None,

@@ -4,13 +4,14 @@ use futures_util::future::LocalBoxFuture;
 use parking_lot::Mutex;
 use url::Url;
 
-use super::oauth::{
-    OAuthError,
-    challenge::Challenge,
-    discovery::{DiscoveredResource, discover},
-    dpop::DpopKey,
-    registration::Registration,
-    token::TokenRequest,
+use super::{
+    oauth::{
+        OAuthError,
+        challenge::Challenge,
+        discovery::{DiscoveredResource, discover},
+        token::TokenRequest,
+    },
+    tokens::TokenOrigin,
 };
 use countersign_config::{Authorities, OAuthGrant, UpstreamConfig, UpstreamOAuth, UpstreamTarget};
 use countersign_domain::account_holder::AccountHolder;
@@ -80,22 +81,16 @@ impl AccountServer {
         Box::pin(async move { discover(&self.url, challenge.as_ref(), &self.oauth, self.authorities.as_ref()).await })
     }
 
-    /// Creates the request for a token that the discovered resource of the server accepts.
-    pub fn token_request<'a>(
-        &'a self,
-        discovered: &'a DiscoveredResource,
-        registration: &'a Registration,
-        scopes: &'a [String],
-        dpop: Option<&'a DpopKey>,
-    ) -> TokenRequest<'a> {
+    /// Creates the request for tokens of this origin.
+    pub fn token_request<'a>(&'a self, origin: &'a TokenOrigin) -> TokenRequest<'a> {
         TokenRequest {
-            authorization_server: &discovered.authorization_server,
+            authorization_server: &origin.discovered.authorization_server,
             trusted: self.authorities.as_ref(),
-            registration,
+            registration: &origin.registration,
             private_key: self.oauth.private_key.as_ref(),
-            resource: &discovered.resource,
-            scopes,
-            dpop,
+            resource: &origin.discovered.resource,
+            scopes: &origin.requested_scopes,
+            dpop: origin.dpop_key.as_ref(),
         }
     }
 
@@ -138,7 +133,7 @@ impl AccountServer {
     }
 
     /// Returns `true` if tokens for the server must be bound to a key, by its configuration or its challenge.
-    pub fn wants_dpop(&self) -> bool {
+    pub fn requires_dpop(&self) -> bool {
         self.oauth.dpop || self.challenge.lock().as_ref().is_some_and(|challenge| challenge.is_dpop)
     }
 

@@ -16,7 +16,7 @@ use super::{
     failure::{ConsentReason, Pause, store_unavailable, unavailable},
     oauth::{
         OAuthError,
-        token::{Grant, TokenResponse, request_token},
+        token::{Grant, TokenRequest, TokenResponse, request_token},
     },
     sealed_store::UnsealedAccount,
     server::AccountServer,
@@ -341,9 +341,7 @@ impl StoredTokens {
             return Some(ConsentReason::TokenRefused);
         }
         let issuer = self.current_issuer().await;
-        issuer
-            .filter(|issuer| *issuer != tokens.discovered.authorization_server.issuer)
-            .map(|_| ConsentReason::OtherIssuer)
+        issuer.filter(|issuer| issuer != tokens.issuer()).map(|_| ConsentReason::OtherIssuer)
     }
 
     /// Returns the authorization server that was discovered at most [`MAX_ISSUER_AGE`] ago, if one was found.
@@ -397,10 +395,11 @@ impl StoredTokens {
         is_usable: bool,
         now: Timestamp,
     ) -> AccountResult {
-        let UnsealedAccount { tokens, dpop, version, .. } = &**account;
+        let UnsealedAccount { tokens, version, .. } = &**account;
         let registration = self.client.registration_for(tokens, &self.server);
         let refresh_token = tokens.refresh_token.as_deref().unwrap_or_default();
-        let request = self.server.token_request(&tokens.discovered, &registration, &[], dpop.as_ref());
+        let request = self.server.token_request(&tokens.origin);
+        let request = TokenRequest { registration: &registration, scopes: &[], ..request };
         // The configuration of a client can be corrected, and its refresh token, which is not sent until then, remains valid.
         let is_configured = self.server.oauth.client_id.as_ref() == Some(&registration.client_id);
         let is_unsent = is_configured && request.check_client(now).is_err();
@@ -426,7 +425,8 @@ impl StoredTokens {
             OAuthError::Refused(code) => {
                 if code == "invalid_client" {
                     // The next consent needs a registered client. If this fails, the consent itself registers one.
-                    let _ = self.client.register_anew(&self.server, &tokens.discovered.authorization_server).await;
+                    let _ =
+                        self.client.register_anew(&self.server, &tokens.origin.discovered.authorization_server).await;
                 }
                 self.give_up_refresh_token(account, ConsentReason::RefreshRefused, is_usable).await
             }

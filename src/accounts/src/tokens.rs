@@ -5,7 +5,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     failure::ConsentReason,
-    oauth::{MAX_SCOPES, discovery::DiscoveredResource, join_scopes, registration::Registration, token::TokenResponse},
+    oauth::{
+        MAX_SCOPES, discovery::DiscoveredResource, dpop::DpopKey, join_scopes, registration::Registration,
+        token::TokenResponse,
+    },
 };
 
 /// The remaining lifetime at which a token is refreshed. For a short-lived token, it is a tenth of the whole lifetime.
@@ -27,13 +30,8 @@ pub struct Tokens {
     pub expires_at: Option<Timestamp>,
     pub refresh_token: Option<String>,
     pub scopes: Vec<String>,
-    /// The scopes that were requested. An authorization server may grant fewer.
-    #[serde(rename = "requested")]
-    pub requested_scopes: Vec<String>,
-    pub discovered: DiscoveredResource,
-    /// The client to which the refresh token was issued.
-    pub registration: Registration,
-    pub dpop_key: Option<String>,
+    #[serde(flatten)]
+    pub origin: TokenOrigin,
     pub step_up: Option<StepUp>,
     /// The reason why the tokens can no longer be refreshed, if there is one.
     #[serde(rename = "ended")]
@@ -57,27 +55,28 @@ pub struct StepUp {
 }
 
 /// The authorization server, the client and the request from which tokens come.
+#[derive(Clone, Serialize, Deserialize)]
 pub struct TokenOrigin {
     pub discovered: DiscoveredResource,
+    /// The client to which the tokens were issued.
     pub registration: Registration,
+    /// The scopes that were requested. An authorization server may grant fewer.
+    #[serde(rename = "requested")]
     pub requested_scopes: Vec<String>,
-    pub dpop_key: Option<String>,
+    /// The key to which the tokens are bound.
+    pub dpop_key: Option<DpopKey>,
 }
 
 impl Tokens {
     pub fn new(answer: TokenResponse, origin: TokenOrigin, now: Timestamp) -> Self {
-        let TokenOrigin { discovered, registration, requested_scopes, dpop_key } = origin;
         Self {
             access_token: answer.access_token,
             is_dpop: answer.is_dpop,
             received_at: now,
             expires_at: answer.expires_at,
             refresh_token: answer.refresh_token,
-            scopes: answer.scopes.unwrap_or_else(|| requested_scopes.clone()),
-            requested_scopes,
-            discovered,
-            registration,
-            dpop_key,
+            scopes: answer.scopes.unwrap_or_else(|| origin.requested_scopes.clone()),
+            origin,
             step_up: None,
             end_reason: None,
             refusal_reason: None,
@@ -96,6 +95,11 @@ impl Tokens {
             refusal_reason: None,
             ..self.clone()
         }
+    }
+
+    /// Returns the authorization server that issued the tokens.
+    pub fn issuer(&self) -> &str {
+        &self.origin.discovered.authorization_server.issuer
     }
 
     /// Returns `true` if the access token may be used.
@@ -121,7 +125,7 @@ impl Tokens {
     /// before the last consent, and during a step-up all that were granted, requested or demanded so far.
     pub fn scopes_for_next_consent(&self, now: Timestamp) -> Vec<String> {
         match self.recent_step_up(now) {
-            Some(step_up) => join_scopes([&self.scopes[..], &self.requested_scopes, &step_up.scopes]),
+            Some(step_up) => join_scopes([&self.scopes[..], &self.origin.requested_scopes, &step_up.scopes]),
             None => self.demanded_scopes(),
         }
     }
@@ -130,7 +134,7 @@ impl Tokens {
     /// forgotten with the step-up, because the authorization server may refuse each consent that requests them.
     fn demanded_scopes(&self) -> Vec<String> {
         let demanded = self.step_up.iter().flat_map(|step_up| &step_up.scopes);
-        demanded.filter(|scope| self.requested_scopes.contains(scope)).cloned().collect()
+        demanded.filter(|scope| self.origin.requested_scopes.contains(scope)).cloned().collect()
     }
 
     /// Returns the step-up, unless it is older than [`STEP_UP_LIFETIME`].
@@ -153,7 +157,7 @@ impl Tokens {
 
     /// Returns `true` if all of these scopes were requested.
     pub fn has_requested(&self, scopes: &[String]) -> bool {
-        scopes.iter().all(|scope| self.requested_scopes.contains(scope))
+        scopes.iter().all(|scope| self.origin.requested_scopes.contains(scope))
     }
 }
 

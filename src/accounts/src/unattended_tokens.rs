@@ -15,7 +15,6 @@ use super::{
         authorization::scopes_to_request,
         dpop::DpopKey,
         enterprise::request_assertion,
-        registration::Registration,
         token::{Grant, TokenRequest, TokenResponse, request_token},
     },
     sealed_store::UnsealedAccount,
@@ -190,20 +189,16 @@ impl UnattendedTokens {
         let discovered = server.discover().await?;
         let challenged = challenge.as_ref().and_then(|challenge| challenge.scopes.as_deref());
         let requested_scopes = scopes_to_request(&server.oauth.scopes, step_up_scopes, challenged, &discovered);
-        let dpop = server.wants_dpop().then(DpopKey::generate).transpose()?;
-        let mut registration = client.find_or_register(server, &discovered.authorization_server).await?;
-        let request = async |registration: &Registration| {
-            let request = server.token_request(&discovered, registration, &requested_scopes, dpop.as_ref());
-            self.send_grant(&request, now).await
-        };
-        let mut answer = request(&registration).await;
-        if matches!(&answer, Err(TokenError::OAuth(error)) if registration.is_forgotten(error)) {
-            registration = client.register_anew(server, &discovered.authorization_server).await?;
-            answer = request(&registration).await;
+        let dpop_key = server.requires_dpop().then(DpopKey::generate).transpose()?;
+        let registration = client.find_or_register(server, &discovered.authorization_server).await?;
+        let mut origin = TokenOrigin { discovered, registration, requested_scopes, dpop_key };
+        let mut answer = self.send_grant(&server.token_request(&origin), now).await;
+        if matches!(&answer, Err(TokenError::OAuth(error)) if origin.registration.is_forgotten(error)) {
+            origin.registration = client.register_anew(server, &origin.discovered.authorization_server).await?;
+            answer = self.send_grant(&server.token_request(&origin), now).await;
         }
-        let (answer, dpop_key) = (answer?, dpop.as_ref().map(DpopKey::to_pem));
-        let tokens = Tokens::new(answer, TokenOrigin { discovered, registration, requested_scopes, dpop_key }, now);
-        Ok(Arc::new(UnsealedAccount { version: 0, refreshing_since: None, connected_at: now, tokens, dpop }))
+        let tokens = Tokens::new(answer?, origin, now);
+        Ok(Arc::new(UnsealedAccount { version: 0, refreshing_since: None, connected_at: now, tokens }))
     }
 
     /// Sends the request with the configured grant.

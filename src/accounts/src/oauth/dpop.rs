@@ -1,7 +1,10 @@
 //! DPoP proofs of possession (RFC 9449, extension `io.modelcontextprotocol/auth/dpop`).
 
+use std::sync::Arc;
+
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use url::Url;
 
@@ -16,11 +19,35 @@ pub fn is_usable_nonce(text: &str) -> bool {
     (1..=MAX_NONCE_LEN).contains(&text.len())
 }
 
-/// A key of the gateway to which tokens are bound (ES256).
+/// A key of the gateway to which tokens are bound (ES256). It is stored as a text (PKCS #8, PEM).
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct DpopKey {
-    key: SigningKey,
+    key: Arc<SigningKey>,
     public_jwk: Value,
     pem: String,
+}
+
+impl TryFrom<String> for DpopKey {
+    type Error = OAuthError;
+
+    /// Reads a key.
+    ///
+    /// # Errors
+    /// [`OAuthError::Unusable`] for another text.
+    fn try_from(pem: String) -> Result<Self, OAuthError> {
+        let key = SigningKey::from_pem(&pem)?;
+        let public_jwk = key.public_ec_key();
+        let public_jwk =
+            public_jwk.ok_or_else(|| OAuthError::Unusable("the key for DPoP is not one for ES256".to_owned()))?;
+        Ok(Self { key: Arc::new(key), public_jwk, pem })
+    }
+}
+
+impl From<DpopKey> for String {
+    fn from(key: DpopKey) -> Self {
+        key.pem
+    }
 }
 
 impl DpopKey {
@@ -29,24 +56,7 @@ impl DpopKey {
     /// # Errors
     /// [`OAuthError::Unusable`] if there is no source of randomness.
     pub fn generate() -> Result<Self, OAuthError> {
-        Self::from_pem(&SigningKey::generate_pem()?)
-    }
-
-    /// Reads a key from the text of [`Self::to_pem`] (PKCS #8, PEM).
-    ///
-    /// # Errors
-    /// [`OAuthError::Unusable`] for another text.
-    pub fn from_pem(text: &str) -> Result<Self, OAuthError> {
-        let key = SigningKey::from_pem(text)?;
-        let public_jwk = key.public_ec_key();
-        let public_jwk =
-            public_jwk.ok_or_else(|| OAuthError::Unusable("the key for DPoP is not one for ES256".to_owned()))?;
-        Ok(Self { key, public_jwk, pem: text.to_owned() })
-    }
-
-    /// Returns the private key as text, to be stored sealed.
-    pub fn to_pem(&self) -> String {
-        self.pem.clone()
+        SigningKey::generate_pem()?.try_into()
     }
 
     /// Returns the proof for one request. `token` is the access token that the request carries.

@@ -183,7 +183,7 @@ async fn step_up_is_refused_after_three_consents_without_effect() {
     assert_consent_needed(refuse(&*credentials, 403, challenge).await, "further permissions");
     fixture
         .change_tokens("ann", |tokens| {
-            tokens.requested_scopes.clear();
+            tokens.origin.requested_scopes.clear();
             tokens.step_up.as_mut().unwrap().since = Timestamp::now() - SignedDuration::from_hours(1);
         })
         .await;

@@ -34,7 +34,7 @@ fn point(jwk: &Value) -> Vec<u8> {
 #[test]
 fn assertion_names_the_client_and_the_issuer() {
     let key = DpopKey::generate().unwrap();
-    let assertion = |id| client_assertion(&Secret(key.to_pem()), id, "https://id.example", now()).unwrap();
+    let assertion = |id| client_assertion(&Secret(key.clone().into()), id, "https://id.example", now()).unwrap();
     let token = assertion("own");
     assert_eq!(decode(&token, 0), json!({ "alg": "ES256", "typ": "JWT" }));
     let claims = decode(&token, 1);
@@ -66,14 +66,14 @@ fn text_that_is_not_a_key_is_refused_and_not_shown() {
     for text in ["", "hunter2", "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----"] {
         let error = client_assertion(&Secret(text.to_owned()), "own", "aud", now()).unwrap_err();
         assert!(!error.to_string().contains("hunter2"), "{error}");
-        assert!(DpopKey::from_pem(text).is_err());
+        assert!(DpopKey::try_from(text.to_owned()).is_err());
     }
-    assert!(DpopKey::from_pem(&pem(RSA_KEY).0).is_err(), "only ES256");
+    assert!(DpopKey::try_from(pem(RSA_KEY).0).is_err(), "only ES256");
 }
 
 #[test]
 fn proof_is_bound_to_the_request_and_the_token() {
-    let key = DpopKey::from_pem(&DpopKey::generate().unwrap().to_pem()).unwrap();
+    let key = DpopKey::try_from(String::from(DpopKey::generate().unwrap())).unwrap();
     let proof = key.prove("POST", "https://Mcp.example/mcp?a=b#c", Some("token"), Some("n"), now()).unwrap();
     let header = decode(&proof, 0);
     assert_eq!((&header["typ"], &header["alg"]), (&json!("dpop+jwt"), &json!("ES256")));

@@ -64,7 +64,7 @@ async fn send(
     let server = FakeServer::start().await;
     server.add("/token", status, body);
     let mut client = Client::new(&server, method);
-    client.private_key = Some(Secret(DpopKey::generate().unwrap().to_pem()));
+    client.private_key = Some(Secret(DpopKey::generate().unwrap().into()));
     let answer = client.request(grant).await;
     server.stop().await;
     (answer, server.received().remove(0))
