@@ -14,7 +14,6 @@ use super::{
     oauth::registration::{ClientAddresses, metadata_document},
     sealed_store::{SealedStore, UnsealedAccount},
     server::AccountServer,
-    stored_tokens,
 };
 use countersign_config::{AccountKind, AuthMode, Config, UpstreamConfig, UpstreamOAuth};
 use countersign_domain::{
@@ -191,10 +190,10 @@ impl Accounts {
             let needs_account = account.is_some()
                 || server.requires_token()
                 || server.oauth != UpstreamOAuth::default()
-                || !self.client.store.holders(&server.name, &server.target).is_empty();
+                || self.client.store.has_accounts(&server.name, &server.target);
             if needs_account {
                 let account = account.as_ref();
-                let problem = account.and_then(|account| stored_tokens::reconnect_reason(account, now));
+                let problem = account.and_then(|account| account.reconnect_reason(now));
                 let is_usable = |account: &UnsealedAccount| problem.is_none() || account.tokens.is_valid(now);
                 statuses.push(AccountStatus {
                     kind: if key.holder == AccountHolder::Gateway { AccountKind::Gateway } else { AccountKind::Person },
@@ -244,16 +243,15 @@ impl Accounts {
 impl CredentialSource for Accounts {
     fn credentials(&self, server: &Arc<UpstreamConfig>, holder: &AccountHolder) -> Option<Arc<dyn Credentials>> {
         let configured = AccountServer::new(server)?;
-        let key = configured.account_key(holder.clone());
         let Some(server) = find_with_same_accounts(&self.servers.lock(), &configured) else {
             // An upstream that is being closed still has its old configuration, which must not replace the new one.
-            return Some(Arc::new(AccountAuthorizer::new(&self.client, &Arc::new(configured), key)));
+            return Some(Arc::new(AccountAuthorizer::new(&self.client, &Arc::new(configured), holder.clone())));
         };
-        let mut accounts = self.accounts.lock();
+        let (mut accounts, key) = (self.accounts.lock(), server.account_key(holder.clone()));
         if let Some(account) = accounts.get(&key).filter(|account| account.belongs_to(&server)) {
             return Some(Arc::clone(account) as _);
         }
-        let account = Arc::new(AccountAuthorizer::new(&self.client, &server, key.clone()));
+        let account = Arc::new(AccountAuthorizer::new(&self.client, &server, holder.clone()));
         accounts.insert(key, Arc::clone(&account));
         Some(account)
     }

@@ -14,12 +14,12 @@ use super::{
     client::OAuthClient,
     failure::unavailable,
     oauth::{OAuthError, challenge::Challenge, dpop::is_usable_nonce},
-    sealed_store::UnsealedAccount,
     server::AccountServer,
-    stored_tokens::StoredTokens,
-    unattended_tokens::UnattendedTokens,
+    token_refresher::TokenRefresher,
+    token_requester::TokenRequester,
+    tokens::Tokens,
 };
-use countersign_store::accounts::AccountKey;
+use countersign_domain::account_holder::AccountHolder;
 use countersign_upstream::credentials::{AuthorizationError, AuthorizationHeaders, Credentials, HttpRefusal};
 
 /// The maximum number of refusals after which a request may be sent again. Links send it less often
@@ -38,19 +38,19 @@ pub struct AccountAuthorizer {
 }
 
 enum TokenSource {
-    /// The tokens of an account that a person connected.
-    Stored(Arc<StoredTokens>),
-    /// The tokens that the gateway requests without a person.
-    Unattended(Box<UnattendedTokens>),
+    /// The account was connected by a person, and its tokens are stored.
+    Refresher(Arc<TokenRefresher>),
+    /// The gateway requests the tokens without a person.
+    Requester(Box<TokenRequester>),
 }
 
 impl AccountAuthorizer {
-    pub fn new(client: &Arc<OAuthClient>, server: &Arc<AccountServer>, key: AccountKey) -> Self {
+    pub fn new(client: &Arc<OAuthClient>, server: &Arc<AccountServer>, holder: AccountHolder) -> Self {
         let (client, server) = (Arc::clone(client), Arc::clone(server));
         let source = if server.requires_consent() {
-            TokenSource::Stored(Arc::new(StoredTokens::new(client, Arc::clone(&server), key)))
+            TokenSource::Refresher(Arc::new(TokenRefresher::new(client, Arc::clone(&server), holder)))
         } else {
-            TokenSource::Unattended(Box::new(UnattendedTokens::new(client, Arc::clone(&server), key.holder)))
+            TokenSource::Requester(Box::new(TokenRequester::new(client, Arc::clone(&server), holder)))
         };
         Self { server, source, nonce: Mutex::default() }
     }
@@ -62,39 +62,39 @@ impl AccountAuthorizer {
 
     /// Forgets the tokens that were read from the store, so that the next use reads them again.
     pub fn forget_tokens(&self) {
-        if let TokenSource::Stored(tokens) = &self.source {
-            tokens.forget_tokens();
+        if let TokenSource::Refresher(refresher) = &self.source {
+            refresher.forget_tokens();
         }
     }
 
     /// Returns `true` if the gateway has obtained a token without a consent.
     pub fn has_obtained_token(&self) -> bool {
-        matches!(&self.source, TokenSource::Unattended(tokens) if tokens.has_token())
+        matches!(&self.source, TokenSource::Requester(requester) if requester.has_token())
     }
 
-    /// Returns the account with the tokens for a request, or `None` as long as the server is not known to require any.
-    async fn usable_account(&self) -> Result<Option<Arc<UnsealedAccount>>, AuthorizationError> {
+    /// Returns the tokens for a request, or `None` as long as the server is not known to require any.
+    async fn tokens(&self) -> Result<Option<Arc<Tokens>>, AuthorizationError> {
         let cached = match &self.source {
-            TokenSource::Stored(tokens) => tokens.cached_account(),
-            TokenSource::Unattended(tokens) => tokens.cached_account(),
+            TokenSource::Refresher(refresher) => refresher.cached_tokens(),
+            TokenSource::Requester(requester) => requester.cached_tokens(),
         };
         match (cached, &self.source) {
-            (Some(account), _) => Ok(account),
+            (Some(tokens), _) => Ok(tokens),
             // These futures are boxed, so that most requests do not reserve their memory.
-            (None, TokenSource::Stored(tokens)) => Box::pin(tokens.usable_account()).await,
-            (None, TokenSource::Unattended(tokens)) => Box::pin(tokens.usable_account()).await,
+            (None, TokenSource::Refresher(refresher)) => Box::pin(refresher.tokens()).await,
+            (None, TokenSource::Requester(requester)) => Box::pin(requester.obtain()).await.map(Some),
         }
     }
 
     /// Returns the headers that authorize a request.
     fn authorization_headers(
         &self,
-        account: &UnsealedAccount,
+        tokens: &Tokens,
         method: &str,
         uri: &Uri,
     ) -> Result<AuthorizationHeaders, AuthorizationError> {
-        let token = &account.tokens.access_token;
-        let Some(key) = account.tokens.origin.dpop_key.as_ref().filter(|_| account.tokens.is_dpop) else {
+        let token = &tokens.access_token;
+        let Some(key) = tokens.origin.dpop_key.as_ref().filter(|_| tokens.is_dpop) else {
             return Ok(vec![(AUTHORIZATION, sensitive_value(&format!("Bearer {token}"))?)]);
         };
         let nonce = self.nonce.lock().clone();
@@ -154,8 +154,8 @@ impl AccountAuthorizer {
             (401, _, Some(token)) => {
                 self.server.remember_challenge(challenge.unwrap_or_default());
                 match &self.source {
-                    TokenSource::Stored(tokens) => tokens.replace_refused(token).await,
-                    TokenSource::Unattended(tokens) => tokens.replace_refused(token).await,
+                    TokenSource::Refresher(refresher) => refresher.replace_refused(token).await,
+                    TokenSource::Requester(requester) => requester.replace_refused(token).await,
                 }
             }
             (401, _, None) | (403, Some("insufficient_scope"), None) => {
@@ -164,15 +164,15 @@ impl AccountAuthorizer {
                 }
                 self.server.remember_challenge(challenge.unwrap_or_default());
                 match &self.source {
-                    TokenSource::Stored(tokens) => tokens.check_connected().await,
-                    TokenSource::Unattended(tokens) => tokens.obtain().await.map(drop),
+                    TokenSource::Refresher(refresher) => refresher.read_account().await.map(drop),
+                    TokenSource::Requester(requester) => requester.obtain().await.map(drop),
                 }
             }
             (403, Some("insufficient_scope"), Some(token)) => {
                 let scopes = challenge.and_then(|challenge| challenge.scopes).unwrap_or_default();
                 match &self.source {
-                    TokenSource::Stored(tokens) => tokens.record_step_up(token, &scopes).await,
-                    TokenSource::Unattended(tokens) => tokens.obtain_with_scopes(token, &scopes).await,
+                    TokenSource::Refresher(refresher) => refresher.record_step_up(token, &scopes).await,
+                    TokenSource::Requester(requester) => requester.obtain_with_scopes(token, &scopes).await,
                 }
             }
             (status, _, _) => Err(AuthorizationError::Refused(format!("refuses the request with status {status}"))),
@@ -191,8 +191,8 @@ impl Credentials for AccountAuthorizer {
         uri: &'a Uri,
     ) -> LocalBoxFuture<'a, Result<AuthorizationHeaders, AuthorizationError>> {
         Box::pin(async move {
-            let account = self.usable_account().await?;
-            account.map_or(Ok(Vec::new()), |account| self.authorization_headers(&account, method, uri))
+            let tokens = self.tokens().await?;
+            tokens.map_or(Ok(Vec::new()), |tokens| self.authorization_headers(&tokens, method, uri))
         })
     }
 
@@ -207,17 +207,17 @@ impl Credentials for AccountAuthorizer {
 
     fn connected_at(&self) -> Option<Timestamp> {
         match &self.source {
-            TokenSource::Stored(tokens) => tokens.connected_at(),
-            TokenSource::Unattended(_) => None,
+            TokenSource::Refresher(refresher) => refresher.connected_at(),
+            TokenSource::Requester(_) => None,
         }
     }
 
     fn prepare(&self) -> LocalBoxFuture<'_, Result<(), AuthorizationError>> {
         Box::pin(async move {
             match &self.source {
-                TokenSource::Stored(tokens) => tokens.usable_account().await.map(drop),
+                TokenSource::Refresher(refresher) => refresher.tokens().await.map(drop),
                 // An approved change is not sent again after a refusal, so its token is obtained first.
-                TokenSource::Unattended(tokens) => tokens.obtain().await.map(drop),
+                TokenSource::Requester(requester) => requester.obtain().await.map(drop),
             }
         })
     }

@@ -105,7 +105,7 @@ impl OAuthClient {
         if let Some(UnsealedAccount { tokens, .. }) = &mut account
             && !server.accepts_issuer(tokens.issuer())
         {
-            let reason = Some(ConsentReason::OtherIssuer);
+            let (tokens, reason) = (Arc::make_mut(tokens), Some(ConsentReason::OtherIssuer));
             tokens.refresh_token = None;
             tokens.end_reason = reason;
             tokens.refusal_reason = reason;

@@ -166,7 +166,7 @@ async fn discover(client: &OAuthClient, server: &AccountServer) -> Result<Discov
     }
     for holder in client.store.holders(&server.name, &server.target) {
         let account = client.store.read(&server.account_key(holder), &server.target).await.ok().flatten();
-        let resource_metadata = account.and_then(|account| account.tokens.origin.discovered.metadata_url);
+        let resource_metadata = account.and_then(|account| account.tokens.origin.discovered.metadata_url.clone());
         if resource_metadata.is_some() {
             return server.discover_after(Some(Challenge { resource_metadata, ..Challenge::default() })).await;
         }
@@ -229,7 +229,7 @@ pub async fn connect(
     now: Timestamp,
 ) -> Result<(), ConnectError> {
     let old = client.store.read(key, &server.target).await.map_err(|_| ConnectError::StoreUnavailable)?;
-    let step_up = old.and_then(|old| old.tokens.step_up);
+    let step_up = old.and_then(|old| old.tokens.step_up.clone());
     tokens.step_up = step_up.map(|step_up| StepUp { consents: step_up.consents + 1, ..step_up });
     client.store.connect_account(key, &server.target, &tokens, now).await.map_err(|_| ConnectError::StoreUnavailable)
 }

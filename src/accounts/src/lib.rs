@@ -4,11 +4,14 @@
 //! A token is used only for the account and the server that it was issued for, and is stored sealed. It never appears
 //! in a log, an error or an event. What servers and authorization servers say is hostile input.
 //!
-//! [`oauth`] holds the steps of the protocol and keeps no state. [`Accounts`] keeps the accounts: their consent
-//! (`consent`), their tokens (`stored_tokens`, `unattended_tokens`), and their rows in the store (`sealed_store`).
+//! [`oauth`] holds the steps of the protocol and keeps no state. [`Accounts`] keeps the accounts. A person connects one
+//! in their browser (`consent`), and its tokens are stored sealed (`sealed_store`, `account_row`). For each request,
+//! `authorizer` takes tokens from the `token_refresher` of such an account, or from the `token_requester` of an account
+//! that needs no consent.
 
 pub mod oauth;
 
+mod account_row;
 mod accounts;
 mod authorizer;
 mod client;
@@ -16,9 +19,9 @@ mod consent;
 mod failure;
 mod sealed_store;
 mod server;
-mod stored_tokens;
+mod token_refresher;
+mod token_requester;
 mod tokens;
-mod unattended_tokens;
 
 pub use accounts::{AccountStatus, Accounts, CALLBACK_PATH, CLIENT_METADATA_PATH, CONSENT_COOKIE, server_page};
 pub use client::{ChangeListener, IdentityProvider};

@@ -8,11 +8,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{oauth::registration::Registration, tokens::Tokens};
+use super::{failure::ConsentReason, oauth::registration::Registration, tokens::Tokens};
 use countersign_domain::account_holder::AccountHolder;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::{background, sealing::Sealer};
@@ -21,6 +21,8 @@ use countersign_store::{
     accounts::{AccountKey, AccountStore, StoredAccount},
 };
 
+/// The time after which a refresh without a stored answer counts as lost.
+const MAX_REFRESH_TIME: SignedDuration = SignedDuration::from_secs(60);
 /// The age at which the list of accounts is read again in the background.
 const MAX_LIST_AGE: Duration = Duration::from_secs(5);
 const ACCOUNT_CONTEXT: &str = "countersign.account.1";
@@ -47,15 +49,37 @@ struct ListedAccount {
     issuer: String,
 }
 
-/// An account with its unsealed tokens, and the state of its row in the store if it has one.
+/// A stored account with its tokens unsealed.
+#[derive(Clone)]
 pub struct UnsealedAccount {
-    /// The version of the row, or 0 for tokens that are not stored.
     pub version: i64,
     /// The time at which a node began to refresh the tokens, while a refresh is running.
     pub refreshing_since: Option<Timestamp>,
-    /// The time at which the person connected the account, or the token was obtained.
+    /// The time at which the person connected the account.
     pub connected_at: Timestamp,
-    pub tokens: Tokens,
+    pub tokens: Arc<Tokens>,
+}
+
+impl UnsealedAccount {
+    /// Returns `true` if a refresh has not ended in time, so that its answer counts as lost.
+    pub fn is_refresh_lost(&self, now: Timestamp) -> bool {
+        self.refreshing_since.is_some_and(|since| now.duration_since(since) >= MAX_REFRESH_TIME)
+    }
+
+    /// Returns why the person must connect the account again, if they must.
+    pub fn reconnect_reason(&self, now: Timestamp) -> Option<ConsentReason> {
+        let tokens = &self.tokens;
+        if self.is_refresh_lost(now) {
+            Some(ConsentReason::AnswerLost)
+        } else if let Some(reason) = tokens.end_reason.or(tokens.refusal_reason) {
+            Some(reason)
+        } else if tokens.refresh_token.is_none() && !tokens.is_valid(now) {
+            Some(ConsentReason::Expired)
+        } else {
+            let step_up = tokens.recent_step_up(now).filter(|step_up| !tokens.has_requested(&step_up.scopes));
+            step_up.map(|_| ConsentReason::MoreScopes)
+        }
+    }
 }
 
 impl SealedStore {
@@ -79,7 +103,7 @@ impl SealedStore {
 
     /// Unseals the tokens of a row. Logs a failure.
     fn open_row(&self, row: StoredAccount) -> Option<UnsealedAccount> {
-        let tokens = self.open(&account_context(&row.key, &row.target), &row.sealed);
+        let tokens: Option<Tokens> = self.open(&account_context(&row.key, &row.target), &row.sealed);
         if tokens.is_none() {
             tracing::warn!(
                 server = row.key.server,
@@ -88,7 +112,7 @@ impl SealedStore {
             );
         }
         let StoredAccount { version, refreshing_since, connected_at, .. } = row;
-        Some(UnsealedAccount { version, refreshing_since, connected_at, tokens: tokens? })
+        Some(UnsealedAccount { version, refreshing_since, connected_at, tokens: Arc::new(tokens?) })
     }
 
     /// Stores the tokens of an account that a person connected.
@@ -193,6 +217,11 @@ impl SealedStore {
     /// Opens a value that was sealed for this context.
     pub fn open<T: DeserializeOwned>(&self, context: &[u8], sealed: &str) -> Option<T> {
         serde_json::from_str(&self.sealer.open(context, sealed)?).ok()
+    }
+
+    /// Returns `true` if there are accounts at a server, as the list had them when it was last read.
+    pub fn has_accounts(self: &Arc<Self>, server: &str, target: &str) -> bool {
+        !self.holders(server, target).is_empty()
     }
 
     /// Returns the holders of the accounts at a server, the oldest first, as the list had them when it was last read.

@@ -4,7 +4,7 @@ mod connecting;
 mod fakes;
 mod refreshing;
 mod refusals;
-mod unattended_tokens;
+mod requesting;
 
 use std::sync::{Arc, Mutex};
 
@@ -72,7 +72,7 @@ impl Fixture {
     async fn tokens(&self, person: &str) -> Tokens {
         let store = SealedStore::new(Arc::clone(&self.store) as _, sealer());
         let target = self.server().target.fingerprint();
-        store.read(&self.key(person), &target).await.unwrap().unwrap().tokens.clone()
+        store.read(&self.key(person), &target).await.unwrap().unwrap().tokens.as_ref().clone()
     }
 
     /// Stores changed tokens, as if the person had connected again.

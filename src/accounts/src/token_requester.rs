@@ -1,4 +1,4 @@
-//! The tokens that the gateway obtains without a consent: by client credentials, by an assertion of the identity
+//! Requests the tokens that need no consent: by client credentials, by an assertion of the identity
 //! provider about a person, or by an assertion of the platform about the gateway. They stay in memory, because another
 //! one can always be obtained.
 
@@ -17,7 +17,6 @@ use super::{
         enterprise::request_assertion,
         token::{Grant, TokenRequest, TokenResponse, request_token},
     },
-    sealed_store::UnsealedAccount,
     server::AccountServer,
     tokens::{TokenOrigin, Tokens, merge_scopes},
 };
@@ -32,8 +31,8 @@ const PAUSE_AFTER_OUTAGE: Duration = Duration::from_secs(10);
 /// The maximum number of bytes of a file with a subject token.
 const MAX_TOKEN_FILE_LEN: u64 = 64 * 1024;
 
-/// The token of one account that the gateway requests without a person, and keeps in memory.
-pub struct UnattendedTokens {
+/// Provides the tokens of one account that the gateway requests without a person, and keeps in memory.
+pub struct TokenRequester {
     client: Arc<OAuthClient>,
     server: Arc<AccountServer>,
     /// The person about whom the identity provider makes the assertion, or the gateway.
@@ -49,12 +48,12 @@ pub struct UnattendedTokens {
 
 #[derive(Default)]
 struct State {
-    account: Option<Arc<UnsealedAccount>>,
+    tokens: Option<Arc<Tokens>>,
     /// The scopes of the step-ups that succeeded.
     step_up_scopes: Vec<String>,
 }
 
-impl UnattendedTokens {
+impl TokenRequester {
     pub fn new(client: Arc<OAuthClient>, server: Arc<AccountServer>, holder: AccountHolder) -> Self {
         let (state, pause, step_up_pause, request_lock) = Default::default();
         Self { client, server, holder, state, pause, step_up_pause, request_lock }
@@ -62,28 +61,16 @@ impl UnattendedTokens {
 
     /// Returns `true` if a token was obtained, even if it has expired.
     pub fn has_token(&self) -> bool {
-        self.state.lock().account.is_some()
+        self.state.lock().tokens.is_some()
     }
 
-    /// Returns the account with the token for a request, and first obtains a new token if it is about to expire. Returns
-    /// `None` as long as the server is not known to require a token.
-    ///
-    /// # Errors
-    /// As [`Self::obtain`].
-    pub async fn usable_account(&self) -> Result<Option<Arc<UnsealedAccount>>, AuthorizationError> {
-        match self.cached_account() {
-            Some(account) => Ok(account),
-            None => self.obtain().await.map(Some),
-        }
-    }
-
-    /// Returns the result of [`Self::usable_account`] if that takes no request: `Some(None)` if no token is needed, and
-    /// `None` if one must be obtained first.
-    pub fn cached_account(&self) -> Option<Option<Arc<UnsealedAccount>>> {
-        if self.state.lock().account.is_none() && !self.server.requires_token() {
+    /// Returns the tokens for a request if that takes no request for new ones: `Some(None)` as long as the server is not
+    /// known to require a token, and `None` if tokens must be obtained first.
+    pub fn cached_tokens(&self) -> Option<Option<Arc<Tokens>>> {
+        if !self.has_token() && !self.server.requires_token() {
             return Some(None);
         }
-        self.unexpired_account().map(Some)
+        self.unexpired_tokens().map(Some)
     }
 
     /// Obtains a token if the last one is about to expire. If that fails, the last one is used while it is valid.
@@ -92,35 +79,35 @@ impl UnattendedTokens {
     /// [`AuthorizationError::Refused`] if the authorization server refuses the gateway;
     /// [`AuthorizationError::Unavailable`] after an outage or without a subject token. During a pause, the failure
     /// that began it is repeated.
-    pub async fn obtain(&self) -> Result<Arc<UnsealedAccount>, AuthorizationError> {
-        if let Some(account) = self.unexpired_account() {
-            return Ok(account);
+    pub async fn obtain(&self) -> Result<Arc<Tokens>, AuthorizationError> {
+        if let Some(tokens) = self.unexpired_tokens() {
+            return Ok(tokens);
         }
         let _guard = self.request_lock.lock().await;
-        if let Some(account) = self.unexpired_account() {
-            return Ok(account);
+        if let Some(tokens) = self.unexpired_tokens() {
+            return Ok(tokens);
         }
         let failure = match self.pause.failure() {
             Some(failure) => failure,
             None => {
                 let step_up_scopes = self.state.lock().step_up_scopes.clone();
                 match self.discover_and_request(&step_up_scopes).await {
-                    Ok(account) => {
-                        self.state.lock().account = Some(Arc::clone(&account));
-                        return Ok(account);
+                    Ok(tokens) => {
+                        self.state.lock().tokens = Some(Arc::clone(&tokens));
+                        return Ok(tokens);
                     }
                     Err(error) => self.record_failure(error),
                 }
             }
         };
-        let old = self.state.lock().account.clone();
-        old.filter(|old| old.tokens.is_valid(Timestamp::now())).ok_or(failure)
+        let old = self.state.lock().tokens.clone();
+        old.filter(|old| old.is_valid(Timestamp::now())).ok_or(failure)
     }
 
-    /// Returns the account of the last token, unless that is about to expire.
-    fn unexpired_account(&self) -> Option<Arc<UnsealedAccount>> {
-        let account = self.state.lock().account.clone();
-        account.filter(|account| !account.tokens.needs_refresh(Timestamp::now()))
+    /// Returns the last tokens, unless they are about to expire.
+    fn unexpired_tokens(&self) -> Option<Arc<Tokens>> {
+        let tokens = self.state.lock().tokens.clone();
+        tokens.filter(|tokens| !tokens.needs_refresh(Timestamp::now()))
     }
 
     /// Logs a failure, and pauses requests.
@@ -141,13 +128,13 @@ impl UnattendedTokens {
     pub async fn replace_refused(&self, refused: &str) -> Result<(), AuthorizationError> {
         {
             let mut state = self.state.lock();
-            let current = state.account.as_ref().filter(|current| current.tokens.access_token == refused);
+            let current = state.tokens.as_ref().filter(|current| current.access_token == refused);
             if let Some(current) = current {
-                if current.tokens.is_too_new_to_replace(Timestamp::now()) {
+                if current.is_too_new_to_replace(Timestamp::now()) {
                     let text = "does not accept the token that its authorization server issued";
                     return Err(AuthorizationError::Refused(text.to_owned()));
                 }
-                state.account = None;
+                state.tokens = None;
             }
         }
         self.obtain().await.map(drop)
@@ -161,14 +148,14 @@ impl UnattendedTokens {
         let guard = self.request_lock.lock().await;
         let (old, step_up_scopes) = {
             let state = self.state.lock();
-            let old = state.account.clone().filter(|old| old.tokens.access_token == refused);
+            let old = state.tokens.clone().filter(|old| old.access_token == refused);
             (old, merge_scopes(&state.step_up_scopes, challenged))
         };
         let Some(old) = old else {
             drop(guard);
             return self.obtain().await.map(drop);
         };
-        if old.tokens.has_requested(&step_up_scopes) {
+        if old.has_requested(&step_up_scopes) {
             let text = "demands permissions that its authorization server does not grant";
             return Err(AuthorizationError::Refused(text.to_owned()));
         }
@@ -176,14 +163,13 @@ impl UnattendedTokens {
             return Err(failure);
         }
         let outcome = self.discover_and_request(&step_up_scopes).await;
-        let account = outcome.map_err(|error| error.begin_pause(&self.step_up_pause))?;
-        let mut state = self.state.lock();
-        (state.account, state.step_up_scopes) = (Some(account), step_up_scopes);
+        let tokens = outcome.map_err(|error| error.begin_pause(&self.step_up_pause))?;
+        *self.state.lock() = State { tokens: Some(tokens), step_up_scopes };
         Ok(())
     }
 
     /// Discovers the authorization server, and requests a token that also has the scopes of step-ups.
-    async fn discover_and_request(&self, step_up_scopes: &[String]) -> Result<Arc<UnsealedAccount>, TokenError> {
+    async fn discover_and_request(&self, step_up_scopes: &[String]) -> Result<Arc<Tokens>, TokenError> {
         let (client, server, now) = (&self.client, &*self.server, Timestamp::now());
         let challenge = server.challenge();
         let discovered = server.discover().await?;
@@ -197,8 +183,7 @@ impl UnattendedTokens {
             origin.registration = client.register_anew(server, &origin.discovered.authorization_server).await?;
             answer = self.send_grant(&server.token_request(&origin), now).await;
         }
-        let tokens = Tokens::new(answer?, origin, now);
-        Ok(Arc::new(UnsealedAccount { version: 0, refreshing_since: None, connected_at: now, tokens }))
+        Ok(Arc::new(Tokens::new(answer?, origin, now)))
     }
 
     /// Sends the request with the configured grant.
@@ -215,7 +200,7 @@ impl UnattendedTokens {
                 assertion = request_assertion(&id_token, config_for, request, now).await?;
                 Grant::JwtBearer(&assertion)
             }
-            // An account with the grant `AuthorizationCode` has `StoredTokens`, so that grant does not occur here.
+            // An account with the grant `AuthorizationCode` has a `TokenRefresher`, so that grant does not occur here.
             OAuthGrant::ClientCredentials | OAuthGrant::AuthorizationCode => Grant::ClientCredentials,
         };
         Ok(request_token(request, grant, now).await?)
