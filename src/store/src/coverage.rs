@@ -258,9 +258,9 @@ impl RecordHistory {
         self.rows.insert(name, RecordedRow { state, seq, ended_by_restore: false });
     }
 
-    /// Compares the rows of the database with the recorded ones. `is_covered` is set if the database states that the
+    /// Compares the rows of the database with the recorded ones. `covers_old_rows` is set if the database states that the
     /// trail covers all its rows.
-    pub fn compare(self, found: &CoveredRows, is_covered: bool) -> Result<CoveredCounts, TrailError> {
+    pub fn compare(self, found: &CoveredRows, covers_old_rows: bool) -> Result<CoveredCounts, TrailError> {
         let count = |matches: fn(&RowName) -> bool| found.keys().filter(|name| matches(name)).count() as u64;
         let mut counts = CoveredCounts {
             keys: count(|name| matches!(name, RowName::Key(_))),
@@ -273,7 +273,7 @@ impl RecordHistory {
             match self.rows.get(name) {
                 // A server that never offered a tool has no entry.
                 None if matches!(name, RowName::Server(_)) => {}
-                None if name.is_policy() || !(self.covers_records || is_covered) => counts.uncovered += 1,
+                None if name.is_policy() || !(self.covers_records || covers_old_rows) => counts.uncovered += 1,
                 None => return Err(TrailError::RecordUnknown { record: name.to_string() }),
                 Some(recorded) if recorded.state.hash == row.hash => {}
                 Some(recorded) if recorded.ended_by_restore && row.has_ended => {}

@@ -45,19 +45,25 @@ pub enum VerifyError {
     Store(#[from] StoreError),
 }
 
-/// Verifies all entries, changes and covered `rows`, within the caller's snapshot and in bounded memory. Only an
+/// The rows and columns of a database that are compared with its trail.
+pub(crate) struct TrailCoverage {
+    pub rows: CoveredRows,
+    /// `true` if the database states that the trail covers all these rows, and not only later ones.
+    pub covers_old_rows: bool,
+    /// `true` if the database has [`LIFECYCLE_COLUMNS`].
+    pub has_lifecycle_columns: bool,
+}
+
+/// Verifies all entries, changes and covered rows, within the caller's snapshot and in bounded memory. Only an
 /// `expected` head that was exported earlier ([`AuditHead::export`]) detects a trail that was truncated or rewritten
-/// as a whole. `is_covered` is set if the database states that the trail covers all its rows, and `has_lifecycle_columns`
-/// if it has [`LIFECYCLE_COLUMNS`].
+/// as a whole.
 ///
 /// # Errors
 /// [`VerifyError::Broken`] at the first contradiction.
 pub(crate) async fn verify<S: Sql>(
     db: &S,
     expected: Option<AuditHead>,
-    rows: &CoveredRows,
-    is_covered: bool,
-    has_lifecycle_columns: bool,
+    coverage: &TrailCoverage,
 ) -> Result<VerifiedTrail, VerifyError> {
     let (mut verifier, mut history) = (Verifier::new(expected), RecordHistory::default());
     let (mut entries, mut changes) = (0, 0);
@@ -74,6 +80,7 @@ pub(crate) async fn verify<S: Sql>(
     }
     let head = verifier.finish()?;
     // Entries without a state are about a change's standing rules, and not about the change.
+    let has_lifecycle_columns = coverage.has_lifecycle_columns;
     let lifecycle_columns = if has_lifecycle_columns { LIFECYCLE_COLUMNS } else { "" };
     let sql = format!(
         "SELECT c.no, c.id, c.state, c.version, c.body, c.principal, c.idempotency_key, c.expires_at,
@@ -96,7 +103,7 @@ pub(crate) async fn verify<S: Sql>(
     if let Some(row) = db.first(missing, &[]).await? {
         return Err(TrailError::ChangeGone { id: row.get(0)?, seq: row.get(1)? }.into());
     }
-    let covered = history.compare(rows, is_covered)?;
+    let covered = history.compare(&coverage.rows, coverage.covers_old_rows)?;
     Ok(VerifiedTrail { head, entries, changes, covered, unreadable_witness: false })
 }
 

@@ -11,7 +11,7 @@ use crate::{
         facts,
         trail::{covered_rows, for_each_entry},
     },
-    verify,
+    verify::{self, TrailCoverage},
 };
 use countersign_domain::changes::audit::{AuditEntry, AuditHead};
 
@@ -23,9 +23,12 @@ pub(super) async fn verify(connector: &PgConnector, expected: Option<AuditHead>)
     let client = connector.snapshot().await?.ok_or_else(schema::no_schema_error)?;
     let version = schema::read_version(&client).await?;
     let has_key_creators = version >= Some(schema::FIRST_WITH_KEY_CREATORS);
-    let has_lifecycle_columns = version >= Some(schema::FIRST_WITH_PLANS);
-    let (rows, coverage) = (covered_rows(&client, has_key_creators).await?, facts::get(&client, COVERAGE_FACT).await?);
-    let verified = verify::verify(&client, expected, &rows, coverage.is_some(), has_lifecycle_columns).await?;
+    let coverage = TrailCoverage {
+        rows: covered_rows(&client, has_key_creators).await?,
+        covers_old_rows: facts::get(&client, COVERAGE_FACT).await?.is_some(),
+        has_lifecycle_columns: version >= Some(schema::FIRST_WITH_PLANS),
+    };
+    let verified = verify::verify(&client, expected, &coverage).await?;
     // The next entry will be chained to the stored head.
     if client.heads().await?.audit != verified.head {
         return Err(StoreError::BadRecord(

@@ -13,7 +13,7 @@ use crate::{
     StoreError, VerifiedTrail, VerifyError,
     coverage::{COVERAGE_FACT, CoveredRows},
     statements::{facts, trail::covered_rows},
-    verify,
+    verify::{self, TrailCoverage},
 };
 use countersign_domain::changes::audit::AuditHead;
 
@@ -31,9 +31,12 @@ pub(crate) fn verify_audit(dir: &Path, expected: Option<AuditHead>) -> Result<Ve
 /// Verifies the trail of an open database.
 pub(crate) fn verify_connection(conn: &Connection, expected: Option<AuditHead>) -> Result<VerifiedTrail, VerifyError> {
     let snapshot = conn.unchecked_transaction().map_err(StoreError::from)?;
-    let (rows, coverage) = (read_covered_rows(&snapshot)?, read_coverage_fact(&snapshot)?);
-    let has_lifecycle_columns = has_lifecycle_columns(&snapshot)?;
-    run(verify::verify(&*snapshot, expected, &rows, coverage.is_some(), has_lifecycle_columns))
+    let coverage = TrailCoverage {
+        rows: read_covered_rows(&snapshot)?,
+        covers_old_rows: read_coverage_fact(&snapshot)?.is_some(),
+        has_lifecycle_columns: has_lifecycle_columns(&snapshot)?,
+    };
+    run(verify::verify(&*snapshot, expected, &coverage))
 }
 
 /// Returns `true` unless the schema is too old to have the columns of plans, which are the newest that are compared.
