@@ -131,8 +131,8 @@ pub async fn begin(
     let earlier_scopes = old.map(|old| old.tokens.scopes_for_next_consent(now)).unwrap_or_default();
     let challenged = challenge.as_ref().and_then(|challenge| challenge.scopes.as_deref());
     let scopes = scopes_to_request(&server.oauth.scopes, &earlier_scopes, challenged, &discovered);
-    let redirect_uri = client.addresses.load().redirect_uri.clone();
-    let request = build_authorization_request(&discovered, &registration, &redirect_uri, &scopes, server.oauth.legacy);
+    let (addresses, is_legacy) = (client.addresses.load(), server.oauth.legacy);
+    let request = build_authorization_request(&discovered, &registration, &addresses.redirect_uri, &scopes, is_legacy);
     let request = request.map_err(|error| log_problem(server, &error))?;
     let pending = PendingConsent {
         account: key,
@@ -141,7 +141,7 @@ pub async fn begin(
         api_key_id: principal.key_id.clone(),
         discovered: remove_unneeded_lists(discovered),
         registration,
-        redirect_uri,
+        redirect_uri: request.redirect_uri,
         state: request.state,
         verifier: request.verifier,
         scopes,
@@ -154,7 +154,7 @@ pub async fn begin(
         return Err(log_problem(server, &OAuthError::Unusable(text)));
     }
     client.record_consent(&pending.registration, &pending.account.holder);
-    Ok(StartedConsent { url: request.url, cookie })
+    Ok(StartedConsent { url: request.url.into(), cookie })
 }
 
 /// Finds the authorization server of a server. If the server has sent no challenge since the gateway started, its metadata

@@ -1,19 +1,9 @@
 //! The authorization request and its answer (OAuth 2.1, section 4.1; RFC 8707; RFC 9207).
 
-use url::Url;
-
 use super::{OAuthError, discovery::DiscoveredResource, join_scopes, registration::Registration};
-use countersign_auth::tokens::code_flow::{self, AuthorizationResponseError, CodeRequest, OFFLINE_ACCESS};
-use countersign_runtime::secret;
-
-/// An authorization request with its secrets.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct AuthorizationRequest {
-    pub url: String,
-    pub state: String,
-    /// The PKCE code verifier.
-    pub verifier: String,
-}
+use countersign_auth::tokens::code_flow::{
+    self, AuthorizationParameters, AuthorizationRequest, AuthorizationResponseError, OFFLINE_ACCESS,
+};
 
 /// Builds the authorization request for these scopes. An empty list omits the parameter.
 ///
@@ -34,16 +24,14 @@ pub fn build_authorization_request(
     }
     let endpoint = authorization_server.authorization_endpoint.as_deref();
     let endpoint = endpoint.ok_or_else(|| unusable("the authorization server has no authorization endpoint"))?;
-    let (mut url, _) = authorization_server.allowed_addresses.check(endpoint)?;
-    let random = || secret::generate("").map_err(|_| unusable("there is no source of randomness"));
-    let (state, verifier) = (random()?, random()?);
-    url.set_fragment(None);
+    let (mut endpoint, _) = authorization_server.allowed_addresses.check(endpoint)?;
+    endpoint.set_fragment(None);
     let client_id = &registration.client_id;
-    let request =
-        CodeRequest { client_id, redirect_uri, scopes, state: &state, verifier: &verifier, needs_login: false };
-    request.add_to(&mut url);
-    url.query_pairs_mut().append_pair("resource", &discovered.resource);
-    Ok(AuthorizationRequest { url: Url::into(url), state, verifier })
+    let parameters = AuthorizationParameters { client_id, redirect_uri, scopes, needs_login: false };
+    let request = parameters.into_request(endpoint);
+    let mut request = request.map_err(|_| unusable("there is no source of randomness"))?;
+    request.url.query_pairs_mut().append_pair("resource", &discovered.resource);
+    Ok(request)
 }
 
 /// Checks `state` and `iss` in the query with which the browser comes back, and returns its code.

@@ -5,6 +5,7 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use url::{Url, form_urlencoded};
 
 use super::requests::MAX_ERROR_CODE_CHARS;
+use countersign_protocol::McpError;
 use countersign_runtime::secret;
 
 /// The maximum number of bytes of the query of the redirect, with which a browser comes back.
@@ -29,29 +30,41 @@ pub enum AuthorizationResponseError {
 /// The scope with which an authorization server issues a refresh token (OpenID Connect Core 1.0, section 11).
 pub const OFFLINE_ACCESS: &str = "offline_access";
 
-/// An authorization request with PKCE.
-pub struct CodeRequest<'a> {
+/// An authorization request with PKCE, with what is needed to check its response and to redeem the code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuthorizationRequest {
+    /// The page of the issuer for the browser of the person.
+    pub url: Url,
+    pub redirect_uri: String,
+    pub state: String,
+    /// The PKCE code verifier.
+    pub verifier: String,
+}
+
+/// The parameters of an authorization request.
+pub struct AuthorizationParameters<'a> {
     pub client_id: &'a str,
     pub redirect_uri: &'a str,
     pub scopes: &'a [String],
-    pub state: &'a str,
-    /// The PKCE code verifier.
-    pub verifier: &'a str,
     /// Set if the person must authenticate again.
     pub needs_login: bool,
 }
 
-impl CodeRequest<'_> {
-    /// Adds the parameters to the URL of an authorization endpoint.
-    pub fn add_to(&self, url: &mut Url) {
-        let Self { client_id, redirect_uri, scopes, state, verifier, needs_login } = *self;
+impl AuthorizationParameters<'_> {
+    /// Creates a request to an authorization endpoint.
+    ///
+    /// # Errors
+    /// `INTERNAL_ERROR` if there is no source of randomness.
+    pub fn into_request(self, endpoint: Url) -> Result<AuthorizationRequest, McpError> {
+        let Self { client_id, redirect_uri, scopes, needs_login } = self;
+        let (mut url, state, verifier) = (endpoint, secret::generate("")?, secret::generate("")?);
         let mut pairs = url.query_pairs_mut();
         pairs
             .append_pair("response_type", "code")
             .append_pair("client_id", client_id)
             .append_pair("redirect_uri", redirect_uri)
-            .append_pair("state", state)
-            .append_pair("code_challenge", &code_challenge(verifier))
+            .append_pair("state", &state)
+            .append_pair("code_challenge", &code_challenge(&verifier))
             .append_pair("code_challenge_method", "S256");
         if !scopes.is_empty() {
             pairs.append_pair("scope", &scopes.join(" "));
@@ -59,12 +72,14 @@ impl CodeRequest<'_> {
         // OpenID Connect Core 1.0, sections 11 and 3.1.2.1.
         let needs_consent = scopes.iter().any(|scope| scope == OFFLINE_ACCESS);
         let prompt = match (needs_login, needs_consent) {
-            (true, true) => "login consent",
-            (true, false) => "login",
-            (false, true) => "consent",
-            (false, false) => return,
+            (true, true) => Some("login consent"),
+            (true, false) => Some("login"),
+            (false, true) => Some("consent"),
+            (false, false) => None,
         };
-        pairs.append_pair("prompt", prompt);
+        pairs.extend_pairs(prompt.map(|prompt| ("prompt", prompt)));
+        drop(pairs);
+        Ok(AuthorizationRequest { url, redirect_uri: redirect_uri.to_owned(), state, verifier })
     }
 }
 

@@ -10,12 +10,11 @@ use serde_json::Value;
 use url::Url;
 
 use super::{
-    code_flow::{self, AuthorizationResponseError, CodeRequest},
+    code_flow::{self, AuthorizationParameters, AuthorizationRequest, AuthorizationResponseError},
     metadata::{Metadata, MetadataPurpose, check_endpoint},
     requests::{ClientIdentity, RequestError, post_form, read_lifetime},
 };
 use countersign_config::Authorities;
-use countersign_runtime::secret;
 
 const DEVICE_GRANT: &str = "urn:ietf:params:oauth:grant-type:device_code";
 /// The polling interval in seconds if the identity provider names none (RFC 8628, section 3.2).
@@ -73,15 +72,6 @@ impl From<RequestError> for GrantError {
             RequestError::Refused(code) => Self::Refused(code),
         }
     }
-}
-
-/// An authorization request, with what is needed to check its answer and to redeem the code.
-pub struct AuthorizationRequest {
-    /// The identity provider's page for the person.
-    pub url: String,
-    redirect_uri: String,
-    state: String,
-    verifier: String,
 }
 
 /// A code with which a person signs in on another device (RFC 8628, section 3.2).
@@ -144,15 +134,13 @@ impl PublicClient {
     /// Returns why the identity provider cannot be asked.
     pub fn request_authorization(&self, redirect_uri: &str) -> Result<AuthorizationRequest, GrantError> {
         let endpoint = require_endpoint(self.metadata.authorization_endpoint.as_deref(), "authorization_endpoint")?;
-        let mut url = Url::parse(endpoint).map_err(|error| GrantError::Unusable(error.to_string()))?;
-        let random = || secret::generate("").map_err(|error| GrantError::Unusable(error.message.to_string()));
-        let (state, verifier) = (random()?, random()?);
+        let endpoint = Url::parse(endpoint).map_err(|error| GrantError::Unusable(error.to_string()))?;
         let ClientSettings { client_id, scopes, .. } = &self.settings;
-        let request =
-            CodeRequest { client_id, redirect_uri, scopes, state: &state, verifier: &verifier, needs_login: false };
-        request.add_to(&mut url);
-        url.query_pairs_mut().extend_pairs(self.resource_parameter());
-        Ok(AuthorizationRequest { url: url.into(), redirect_uri: redirect_uri.to_owned(), state, verifier })
+        let parameters = AuthorizationParameters { client_id, redirect_uri, scopes, needs_login: false };
+        let request = parameters.into_request(endpoint);
+        let mut request = request.map_err(|error| GrantError::Unusable(error.message.to_string()))?;
+        request.url.query_pairs_mut().extend_pairs(self.resource_parameter());
+        Ok(request)
     }
 
     /// Exchanges the code in the query with which the browser came back.

@@ -19,8 +19,8 @@ use crate::{
     output::{one_line, print_note},
 };
 use countersign_auth::tokens::{
-    code_flow::AuthorizationResponseError,
-    public_client::{AuthorizationRequest, GrantError, PublicClient, TokenResponse},
+    code_flow::{AuthorizationRequest, AuthorizationResponseError},
+    public_client::{GrantError, PublicClient, TokenResponse},
 };
 
 const PATH: &str = "/callback";
@@ -60,13 +60,13 @@ pub async fn sign_in(client: &PublicClient) -> Result<TokenResponse, Failure> {
     drop(rt::spawn(server));
 
     let request = client.request_authorization(&redirect_uri).map_err(failure)?;
-    let is_browser_opened = browser::open(&request.url);
+    let is_browser_opened = browser::open(request.url.as_str());
     let hint = if is_browser_opened {
         "If no browser opens, open this address:"
     } else {
         "Open this address in a browser on this machine:"
     };
-    print_note(&format!("{hint}\n\n  {}\n", one_line(&request.url)));
+    print_note(&format!("{hint}\n\n  {}\n", one_line(request.url.as_str())));
     let waiting = timeout(TIME_LIMIT, wait_for_answer(client, &request, &mut callbacks));
     let result = waiting.await.unwrap_or_else(|_| Err(GrantError::Refused("expired_token".to_owned())));
     handle.stop(true).await;

@@ -20,7 +20,7 @@ pub use self::{error::SignInError, logout_token::LogoutNotice};
 use super::{
     TokenRefusal,
     claims::TokenClaims,
-    code_flow::{self, AuthorizationResponseError, CodeRequest},
+    code_flow::{self, AuthorizationParameters, AuthorizationRequest, AuthorizationResponseError},
     issuer::{Issuer, IssuerSnapshot},
     principal::other_names,
 };
@@ -166,21 +166,18 @@ impl OidcClient {
         let snapshot = issuer.current_snapshot(now).await.map_err(SignInError::from_refusal)?;
         let endpoint = snapshot.metadata.authorization_endpoint.as_deref();
         let endpoint = endpoint.ok_or_else(|| provider.log_unusable("its metadata has no `authorization_endpoint`"))?;
-        let random = || secret::generate("").map_err(|_| SignInError::Failed);
-        let (issuer, state, nonce, verifier) = (config.issuer.clone(), random()?, random()?, random()?);
-        let pending = PendingSignIn { issuer, state, nonce, verifier, started_at: now, required: required.cloned() };
         let invalid_url = |_| provider.log_unusable("its `authorization_endpoint` is not a URL");
-        let mut url = Url::parse(endpoint).map_err(invalid_url)?;
-        let request = CodeRequest {
+        let endpoint = Url::parse(endpoint).map_err(invalid_url)?;
+        let parameters = AuthorizationParameters {
             client_id: &config.client_id,
             redirect_uri: &self.redirect_uri(),
             scopes: &config.scopes,
-            state: &pending.state,
-            verifier: &pending.verifier,
             needs_login: required.is_some(),
         };
-        request.add_to(&mut url);
-        url.query_pairs_mut().append_pair("nonce", &pending.nonce);
+        let request = parameters.into_request(endpoint).map_err(|_| SignInError::Failed)?;
+        let AuthorizationRequest { mut url, state, verifier, .. } = request;
+        let nonce = secret::generate("").map_err(|_| SignInError::Failed)?;
+        url.query_pairs_mut().append_pair("nonce", &nonce);
         if let Some(SignInTerms { max_age, acr }) = required {
             // With `max_age`, the ID token must have `auth_time`.
             if let Some(max_age) = max_age {
@@ -190,6 +187,8 @@ impl OidcClient {
                 url.query_pairs_mut().append_pair("acr_values", &acr.join(" "));
             }
         }
+        let (issuer, required) = (config.issuer.clone(), required.cloned());
+        let pending = PendingSignIn { issuer, state, nonce, verifier, started_at: now, required };
         let json = serde_json::to_string(&pending).map_err(|_| SignInError::Failed)?;
         let cookie = self.sealer.seal(SIGN_IN_CONTEXT, &json).map_err(|_| SignInError::Failed)?;
         Ok(StartedSignIn { url: url.into(), cookie })

@@ -31,8 +31,7 @@ fn settings(issuer: &str) -> ClientSettings {
 async fn only_the_answer_to_the_request_gives_tokens() {
     let (provider, client) = start().await;
     let request = client.request_authorization("http://127.0.0.1:9/callback").unwrap();
-    let url = Url::parse(&request.url).unwrap();
-    let find = |name: &str| url.query_pairs().find(|(key, _)| key == name).unwrap().1.into_owned();
+    let find = |name: &str| request.url.query_pairs().find(|(key, _)| key == name).unwrap().1.into_owned();
     assert_eq!(find("resource"), "https://gw.example/mcp");
     assert_eq!((find("scope"), find("code_challenge_method")), ("openid changes:decide".into(), "S256".into()));
     let redeem = async |query: &str| client.redeem_response(&request, query).await;
