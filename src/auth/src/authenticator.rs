@@ -374,10 +374,10 @@ impl Authenticator {
 
     fn look_up(&self, hash: &SecretHash) -> Result<Option<Arc<Principal>>, McpError> {
         CacheMetrics::for_cache(Cache::Keys).miss();
-        let record = self.store.find_key(hash)?;
+        let found = self.store.find_key(hash)?;
         // The index has compared the hashes, but not in constant time.
-        let valid = record.filter(|record| record.key.revoked_at.is_none() && secret::is_same_hash(&record.hash, hash));
-        Ok(valid.map(|record| Arc::new(record.principal())))
+        let valid = found.filter(|(key, stored)| key.revoked_at.is_none() && secret::is_same_hash(stored, hash));
+        Ok(valid.map(|(key, _)| Arc::new(key.principal())))
     }
 
     fn is_known_wrong_key(&self, hash: &SecretHash) -> bool {

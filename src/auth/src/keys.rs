@@ -36,34 +36,13 @@ pub struct NewKey {
     pub secret: String,
 }
 
-/// A key from the store with its hash.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoredKey {
-    pub key: ApiKey,
-    pub hash: SecretHash,
-}
-
-impl StoredKey {
-    /// Returns the principal who presents this key.
-    pub fn principal(&self) -> Principal {
-        Principal {
-            name: self.key.name.clone(),
-            role: self.key.role,
-            key_id: Some(self.key.id.clone()),
-            owner: self.key.owner.clone(),
-            claims: None,
-            key_creators: if self.key.role.may_decide() { self.key.created_by.clone() } else { Vec::new() },
-        }
-    }
-}
-
 /// The store of keys. A look-up must return what other processes have just committed, and must not wait for a writer.
 pub trait KeyStore: Send + Sync + 'static {
-    /// Returns the key with this hash, revoked or not.
+    /// Returns the key with this hash, revoked or not, and the stored hash.
     ///
     /// # Errors
     /// `STORE_UNAVAILABLE` if it could not be read; the request is then refused.
-    fn find_key(&self, hash: &SecretHash) -> Result<Option<StoredKey>, McpError>;
+    fn find_key(&self, hash: &SecretHash) -> Result<Option<(ApiKey, SecretHash)>, McpError>;
 
     /// Returns `true` if a person of an identity provider was revoked, so that their access tokens are refused.
     ///
@@ -202,17 +181,14 @@ mod tests {
         // `countersign keys revoke` would read an id with a leading hyphen as an option.
         assert!(new.key.id.strip_prefix("key_").unwrap().bytes().all(|b| b.is_ascii_alphanumeric()), "{}", new.key.id);
         let id = new.key.id.clone();
-        let principal = StoredKey { key: new.key, hash: new.hash }.principal();
+        let principal = new.key.principal();
         assert_eq!((principal.name.as_str(), principal.role, principal.key_id), ("ci", Role::Agent, Some(id)));
     }
 
     #[test]
     fn key_may_have_owner_with_other_name() {
         let key = |owner| create("laptop", Role::Agent, Timestamp::UNIX_EPOCH).unwrap().owned_by(owner);
-        let owner = |owner| {
-            let NewKey { key, hash, .. } = key(owner).unwrap();
-            StoredKey { key, hash }.principal()
-        };
+        let owner = |owner| key(owner).unwrap().key.principal();
         assert_eq!(owner(Some("Alice Ärmel")).person_name(), "Alice Ärmel");
         assert_eq!((owner(None).owner, owner(None).person_name()), (None, "laptop"));
         assert_eq!(owner(Some("laptop")).owner, None);

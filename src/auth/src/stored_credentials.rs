@@ -6,14 +6,14 @@ use jiff::Timestamp;
 
 use super::{
     keyring::{Keyring, ValidKeySource},
-    keys::{KeyStore, StoredKey},
+    keys::KeyStore,
 };
 use countersign_domain::{changes::Absence, policy::KeyHolders as _, principal::SecretHash};
 use countersign_protocol::McpError;
 use countersign_runtime::background;
 use countersign_store::{
     StoreError, StoreLocation,
-    keys::{Credentials, is_touch_due},
+    keys::{ApiKey, Credentials, is_touch_due},
     people::Holders,
 };
 
@@ -79,7 +79,7 @@ pub(crate) fn report_unavailable(error: StoreError) -> McpError {
 }
 
 impl KeyStore for StoredCredentials {
-    fn find_key(&self, hash: &SecretHash) -> Result<Option<StoredKey>, McpError> {
+    fn find_key(&self, hash: &SecretHash) -> Result<Option<(ApiKey, SecretHash)>, McpError> {
         let key_and_hash = self.reader.find(hash).map_err(report_unavailable)?;
         let now = Timestamp::now();
         if let Some((key, _)) =
@@ -88,7 +88,7 @@ impl KeyStore for StoredCredentials {
             let key = key.clone();
             self.record_use(move |writer| writer.touch(&key, now));
         }
-        Ok(key_and_hash.map(|(key, hash)| StoredKey { key, hash }))
+        Ok(key_and_hash)
     }
 
     fn is_person_revoked(&self, name: &str) -> Result<bool, McpError> {

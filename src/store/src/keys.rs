@@ -31,6 +31,20 @@ pub struct ApiKey {
     pub revoked_at: Option<Timestamp>,
 }
 
+impl ApiKey {
+    /// Returns the principal who presents this key.
+    pub fn principal(&self) -> Principal {
+        Principal {
+            name: self.name.clone(),
+            role: self.role,
+            key_id: Some(self.id.clone()),
+            owner: self.owner.clone(),
+            claims: None,
+            key_creators: if self.role.may_decide() { self.created_by.clone() } else { Vec::new() },
+        }
+    }
+}
+
 /// A stored sign-in of a browser, without its secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignIn {

@@ -8,16 +8,17 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    keys::{self, StoredKey},
+    keys,
     tokens::tests::{KnownIssuer, fake_provider::FakeProvider, issuer_config, with_introspection},
 };
 use countersign_config::TokenIssuer;
 use countersign_domain::principal::{Role, TokenCredential};
+use countersign_store::keys::ApiKey;
 
 /// A key store in memory.
 #[derive(Default)]
 pub(crate) struct MemoryKeys {
-    pub keys: Mutex<HashMap<SecretHash, StoredKey>>,
+    pub keys: Mutex<HashMap<SecretHash, ApiKey>>,
     pub lookups: AtomicUsize,
     pub is_broken: std::sync::atomic::AtomicBool,
     pub revoked_people: Mutex<std::collections::HashSet<String>>,
@@ -26,22 +27,22 @@ pub(crate) struct MemoryKeys {
 impl MemoryKeys {
     pub(crate) fn add(&self, name: &str, role: Role) -> String {
         let new = keys::create(name, role, Timestamp::UNIX_EPOCH).unwrap();
-        self.keys.lock().unwrap().insert(new.hash, StoredKey { key: new.key, hash: new.hash });
+        self.keys.lock().unwrap().insert(new.hash, new.key);
         new.secret
     }
     pub(crate) fn revoke(&self, secret: &str) {
         let mut keys = self.keys.lock().unwrap();
-        keys.get_mut(&secret::hash(secret.as_bytes())).unwrap().key.revoked_at = Some(Timestamp::UNIX_EPOCH);
+        keys.get_mut(&secret::hash(secret.as_bytes())).unwrap().revoked_at = Some(Timestamp::UNIX_EPOCH);
     }
 }
 
 impl KeyStore for MemoryKeys {
-    fn find_key(&self, hash: &SecretHash) -> Result<Option<StoredKey>, McpError> {
+    fn find_key(&self, hash: &SecretHash) -> Result<Option<(ApiKey, SecretHash)>, McpError> {
         self.lookups.fetch_add(1, Ordering::Relaxed);
         if self.is_broken.load(Ordering::Relaxed) {
             return Err(McpError::new(ErrorKind::StoreUnavailable, "broken"));
         }
-        Ok(self.keys.lock().unwrap().get(hash).cloned())
+        Ok(self.keys.lock().unwrap().get(hash).cloned().map(|key| (key, *hash)))
     }
 
     fn is_person_revoked(&self, name: &str) -> Result<bool, McpError> {

@@ -11,6 +11,7 @@ use crate::events::{FeedStep, FeedSubscriber};
 use countersign_domain::principal::{Credential, Principal, SecretHash};
 use countersign_feed::Feed;
 use countersign_protocol::McpError;
+use countersign_store::keys::ApiKey;
 
 /// The time that a test waits for an expected event, so that it fails instead of hanging.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -379,10 +380,10 @@ async fn late_sse_reader_misses_no_change_and_delays_no_other() {
 }
 
 /// A store that gives the same answer about every key.
-struct FakeKeys(Mutex<Result<Option<keys::StoredKey>, McpError>>);
+struct FakeKeys(Mutex<Result<Option<(ApiKey, SecretHash)>, McpError>>);
 
 impl KeyStore for FakeKeys {
-    fn find_key(&self, _: &SecretHash) -> Result<Option<keys::StoredKey>, McpError> {
+    fn find_key(&self, _: &SecretHash) -> Result<Option<(ApiKey, SecretHash)>, McpError> {
         self.0.lock().unwrap().clone()
     }
     fn is_person_revoked(&self, _: &str) -> Result<bool, McpError> {
