@@ -16,7 +16,7 @@ const LIFETIME_SECONDS: i64 = 60;
 /// # Errors
 /// [`OAuthError::Unusable`] for a key that cannot sign.
 pub fn client_assertion(key: &Secret, client_id: &str, audience: &str, now: Timestamp) -> Result<String, OAuthError> {
-    let id = secret::generate("").map_err(|error| OAuthError::Unusable(error.to_string()))?;
+    let id = secret::generate("").map_err(OAuthError::unusable)?;
     let (issued_at, header) = (now.as_second(), json!({ "typ": "JWT" }));
     let claims = json!({
         "iss": client_id,

@@ -18,18 +18,16 @@ pub fn build_authorization_request(
     allows_missing_pkce: bool,
 ) -> Result<AuthorizationRequest, OAuthError> {
     let authorization_server = &discovered.authorization_server;
-    let unusable = |text: &str| OAuthError::Unusable(text.to_owned());
     if !authorization_server.has_pkce && !allows_missing_pkce {
-        return Err(unusable("the authorization server does not announce PKCE with S256"));
+        return Err(OAuthError::unusable("the authorization server does not announce PKCE with S256"));
     }
-    let endpoint = authorization_server.authorization_endpoint.as_deref();
-    let endpoint = endpoint.ok_or_else(|| unusable("the authorization server has no authorization endpoint"))?;
+    let no_endpoint = || OAuthError::unusable("the authorization server has no authorization endpoint");
+    let endpoint = authorization_server.authorization_endpoint.as_deref().ok_or_else(no_endpoint)?;
     let (mut endpoint, _) = authorization_server.allowed_addresses.check(endpoint)?;
     endpoint.set_fragment(None);
     let client_id = &registration.client_id;
     let parameters = AuthorizationParameters { client_id, redirect_uri, scopes, needs_login: false };
-    let request = parameters.into_request(endpoint);
-    let mut request = request.map_err(|_| unusable("there is no source of randomness"))?;
+    let mut request = parameters.into_request(endpoint).map_err(OAuthError::unusable)?;
     request.url.query_pairs_mut().append_pair("resource", &discovered.resource);
     Ok(request)
 }
@@ -41,7 +39,7 @@ pub fn build_authorization_request(
 pub fn read_code(query: &str, state: &str, issuer: &str, names_issuer: bool) -> Result<String, OAuthError> {
     code_flow::read_code(query, state, issuer, names_issuer).map_err(|error| match error {
         AuthorizationResponseError::Refused(code) => OAuthError::Refused(code),
-        error => OAuthError::Unusable(error.to_string()),
+        error => OAuthError::unusable(error),
     })
 }
 

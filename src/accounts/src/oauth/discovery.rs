@@ -287,6 +287,6 @@ fn choose_issuer(issuers: &[String], config: &UpstreamOAuth) -> Result<Option<St
         (Some(wanted), None) => Ok(Some(wanted.clone())),
         (None, Some(first)) => Ok(Some(first.clone())),
         (None, None) if config.legacy => Ok(None),
-        (None, None) => Err(OAuthError::Unusable("the server's metadata names no authorization server".to_owned())),
+        (None, None) => Err(OAuthError::unusable("the server's metadata names no authorization server")),
     }
 }

@@ -37,9 +37,8 @@ impl TryFrom<String> for DpopKey {
     /// [`OAuthError::Unusable`] for another text.
     fn try_from(pem: String) -> Result<Self, OAuthError> {
         let key = SigningKey::from_pem(&pem)?;
-        let public_jwk = key.public_ec_key();
-        let public_jwk =
-            public_jwk.ok_or_else(|| OAuthError::Unusable("the key for DPoP is not one for ES256".to_owned()))?;
+        let not_es256 = || OAuthError::unusable("the key for DPoP is not one for ES256");
+        let public_jwk = key.public_ec_key().ok_or_else(not_es256)?;
         Ok(Self { key: Arc::new(key), public_jwk, pem })
     }
 }
@@ -71,10 +70,10 @@ impl DpopKey {
         nonce: Option<&str>,
         now: Timestamp,
     ) -> Result<String, OAuthError> {
-        let mut target = Url::parse(url).map_err(|error| OAuthError::Unusable(error.to_string()))?;
+        let mut target = Url::parse(url).map_err(OAuthError::unusable)?;
         target.set_query(None);
         target.set_fragment(None);
-        let id = secret::generate("").map_err(|error| OAuthError::Unusable(error.to_string()))?;
+        let id = secret::generate("").map_err(OAuthError::unusable)?;
         let mut claims = json!({ "jti": id, "htm": method, "htu": target.as_str(), "iat": now.as_second() });
         if let Some(token) = token {
             claims["ath"] = URL_SAFE_NO_PAD.encode(secret::hash(token.as_bytes())).into();

@@ -45,7 +45,7 @@ pub async fn request_assertion(
     request: &TokenRequest<'_>,
     now: Timestamp,
 ) -> Result<String, OAuthError> {
-    let unusable = || OAuthError::Unusable("the subject token is not an ID token".to_owned());
+    let unusable = || OAuthError::unusable("the subject token is not an ID token");
     let payload = id_token.trim().split('.').nth(1).and_then(|part| URL_SAFE_NO_PAD.decode(part).ok());
     let claims: Option<IdToken> = payload.and_then(|payload| serde_json::from_slice(&payload).ok());
     let IdToken { iss, aud, azp } = claims.ok_or_else(unusable)?;

@@ -30,18 +30,18 @@ impl SigningKey {
         let body = pem.split_once(BEGIN).and_then(|(_, rest)| rest.split_once(END)).map(|(body, _)| body);
         let body = body.map(|body| body.split_ascii_whitespace().collect::<String>());
         let document = body.and_then(|body| STANDARD.decode(body).ok());
-        let document = document.ok_or_else(|| unusable("the private key is not PKCS #8 in PEM"))?;
+        let document = document.ok_or_else(|| OAuthError::unusable("the private key is not PKCS #8 in PEM"))?;
         EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &document, &SystemRandom::new())
             .map(Self::Ecdsa)
             .or_else(|_| Ed25519KeyPair::from_pkcs8_maybe_unchecked(&document).map(Self::Ed25519))
             .or_else(|_| RsaKeyPair::from_pkcs8(&document).map(Self::Rsa))
-            .map_err(|_| unusable("the private key is not one for ES256, EdDSA or RS256"))
+            .map_err(|_| OAuthError::unusable("the private key is not one for ES256, EdDSA or RS256"))
     }
 
     /// Generates a key for ES256, as text in PEM.
     pub(super) fn generate_pem() -> Result<String, OAuthError> {
         let document = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new());
-        let document = document.map_err(|_| unusable("there is no source of randomness"))?;
+        let document = document.map_err(|_| OAuthError::unusable("there is no source of randomness"))?;
         Ok(format!("{BEGIN}\n{}\n{END}\n", STANDARD.encode(document)))
     }
 
@@ -63,7 +63,7 @@ impl SigningKey {
         .into();
         let signed = format!("{}.{}", encode(header.to_string()), encode(claims.to_string()));
         let random = SystemRandom::new();
-        let failed = |_| unusable("the private key cannot sign");
+        let failed = |_| OAuthError::unusable("the private key cannot sign");
         let signature = match self {
             Self::Ecdsa(pair) => pair.sign(&random, signed.as_bytes()).map_err(failed)?.as_ref().to_vec(),
             Self::Ed25519(pair) => pair.sign(signed.as_bytes()).as_ref().to_vec(),
@@ -79,8 +79,4 @@ impl SigningKey {
 
 fn encode(bytes: impl AsRef<[u8]>) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
-}
-
-fn unusable(text: &str) -> OAuthError {
-    OAuthError::Unusable(text.to_owned())
 }

@@ -44,6 +44,11 @@ pub enum OAuthError {
 }
 
 impl OAuthError {
+    /// Creates the error of a step that cannot succeed, for this reason.
+    fn unusable(reason: impl ToString) -> Self {
+        Self::Unusable(reason.to_string())
+    }
+
     /// Returns `true` if the error says nothing about the grant of the request, which can be sent again.
     pub fn permits_repetition(&self) -> bool {
         match self {

@@ -137,27 +137,26 @@ pub async fn register(
     trusted: Option<&Authorities>,
 ) -> Result<Registration, OAuthError> {
     use ClientAuthMethod::{ClientSecretBasic, ClientSecretPost, None as Public};
-    let unusable = |text: String| OAuthError::Unusable(text);
     let endpoint = authorization_server.registration_endpoint.as_deref().ok_or_else(|| {
-        unusable("the authorization server registers no clients, so that `oauth.client_id` must be set".to_owned())
+        OAuthError::unusable("the authorization server registers no clients, so that `oauth.client_id` must be set")
     })?;
     // The gateway can keep a secret, so it prefers to have one.
     let methods = [ClientSecretBasic, ClientSecretPost, Public];
     let method = methods.into_iter().find(|method| method.is_supported(authorization_server)).ok_or_else(|| {
-        unusable("the authorization server supports no method by which a registered client authenticates".to_owned())
+        OAuthError::unusable("the authorization server supports no method by which a registered client authenticates")
     })?;
     let mut request = client_metadata(addresses);
     request["token_endpoint_auth_method"] = method.name().into();
     let (allowed_addresses, body) = (&authorization_server.allowed_addresses, request.to_string());
     let answer = post(endpoint, allowed_addresses, trusted, "application/json", &[], body, |_| {}).await?;
     let client = RegisteredClient::deserialize(answer).map_err(|error| {
-        unusable(format!("the answer to the registration is malformed: {}", quote(&error.to_string())))
+        OAuthError::Unusable(format!("the answer to the registration is malformed: {}", quote(&error.to_string())))
     })?;
     let is_valid = |text: &String| {
         (1..=MAX_CREDENTIAL_LEN).contains(&text.len()) && text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
     };
     if ![Some(&client.client_id), client.client_secret.as_ref()].into_iter().flatten().all(is_valid) {
-        return Err(unusable("the registration has an invalid client id or secret".to_owned()));
+        return Err(OAuthError::unusable("the registration has an invalid client id or secret"));
     }
     let method = match &client.token_endpoint_auth_method {
         Some(name) => methods.into_iter().find(|method| method.name() == name),
@@ -165,7 +164,8 @@ pub async fn register(
         None => Some(method),
     };
     let method = method.filter(|method| *method == Public || client.client_secret.is_some());
-    let method = method.ok_or_else(|| unusable("the registration is for another authentication method".to_owned()))?;
+    let other_method = || OAuthError::unusable("the registration is for another authentication method");
+    let method = method.ok_or_else(other_method)?;
     Ok(Registration {
         issuer: authorization_server.issuer.clone(),
         client_id: client.client_id,

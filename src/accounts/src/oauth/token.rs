@@ -187,7 +187,7 @@ impl TokenRequest<'_> {
         let Registration { client_id, client_secret, auth_method: method, issuer, .. } = self.registration;
         // Credentials belong to the issuer that they were made for.
         if *issuer != self.authorization_server.issuer {
-            return Err(OAuthError::Unusable("the client is registered at another authorization server".to_owned()));
+            return Err(OAuthError::unusable("the client is registered at another authorization server"));
         }
         let missing = |what: &str| OAuthError::Unusable(format!("the client has no {what}"));
         let secret = || client_secret.as_deref().ok_or_else(|| missing("secret"));
@@ -216,7 +216,7 @@ impl TokenRequest<'_> {
 
     /// Checks the answer of the token endpoint against this request.
     fn check_answer(&self, grant: Grant<'_>, answer: Value, now: Timestamp) -> Result<TokenResponse, OAuthError> {
-        let unusable = |text: &str| Err(OAuthError::Unusable(text.to_owned()));
+        let unusable = |text: &str| Err(OAuthError::unusable(text));
         let Ok(answer) = TokenDocument::deserialize(answer) else {
             return unusable("the answer of the token endpoint contains no token");
         };
