@@ -44,7 +44,7 @@ const TOKENS_CONTEXT: &[u8] = b"countersign.tokens.1";
 /// threads of actix.
 pub struct OidcClient {
     provider: ArcSwapOption<ConfiguredIdentityProvider>,
-    sealer: Sealer,
+    sealer: Arc<Sealer>,
     /// The address of the gateway, without a slash at its end.
     public_url: String,
 }
@@ -53,6 +53,8 @@ pub struct OidcClient {
 struct ConfiguredIdentityProvider {
     config: OidcConfig,
     issuer: Arc<Issuer>,
+    /// Seals the tokens of sessions.
+    sealer: Arc<Sealer>,
 }
 
 /// A sign-in that waits for the browser to come back. It is the content of the sealed cookie.
@@ -84,7 +86,7 @@ pub struct VerifiedPerson {
 }
 
 /// The provider's tokens that a session keeps, before they are sealed.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 struct SessionTokens {
     id_token: String,
     refresh_token: Option<String>,
@@ -106,7 +108,7 @@ pub enum Renewal {
 impl OidcClient {
     pub fn new(config: &Config, sealer: Sealer) -> Self {
         let public_url = config.public_url.as_deref().unwrap_or_default().trim_end_matches('/').to_owned();
-        let client = Self { provider: ArcSwapOption::empty(), sealer, public_url };
+        let client = Self { provider: ArcSwapOption::empty(), sealer: Arc::new(sealer), public_url };
         client.set_provider(config.auth.oidc.as_ref());
         client
     }
@@ -129,7 +131,8 @@ impl OidcClient {
                     authorities: config.authorities.clone(),
                 })),
             };
-            Arc::new(ConfiguredIdentityProvider { config: config.clone(), issuer })
+            let (config, sealer) = (config.clone(), Arc::clone(&self.sealer));
+            Arc::new(ConfiguredIdentityProvider { config, issuer, sealer })
         });
         self.provider.store(provider);
     }
@@ -162,7 +165,7 @@ impl OidcClient {
     /// Returns why it cannot begin.
     pub async fn begin(&self, required: Option<&SignInTerms>, now: Timestamp) -> Result<StartedSignIn, SignInError> {
         let provider = self.provider.load_full().ok_or(SignInError::NotConfigured)?;
-        let ConfiguredIdentityProvider { config, issuer } = &*provider;
+        let ConfiguredIdentityProvider { config, issuer, .. } = &*provider;
         let snapshot = issuer.current_snapshot(now).await.map_err(SignInError::from_refusal)?;
         let endpoint = snapshot.metadata.authorization_endpoint.as_deref();
         let endpoint = endpoint.ok_or_else(|| provider.log_unusable("its metadata has no `authorization_endpoint`"))?;
@@ -215,21 +218,21 @@ impl OidcClient {
         }
         let snapshot = provider.issuer.current_snapshot(now).await.map_err(SignInError::from_refusal)?;
         let code = read_code(query, &pending, &snapshot)?;
-        let tokens = provider.redeem_code(&snapshot, &code, &pending.verifier, &self.redirect_uri()).await?;
-        let id_token = tokens.id_token.clone();
-        let id_token = id_token.ok_or_else(|| provider.log_unusable("the token endpoint returned no ID token"))?;
+        let answer = provider.redeem_code(&snapshot, &code, &pending.verifier, &self.redirect_uri()).await?;
+        let no_id_token = || provider.log_unusable("the token endpoint returned no ID token");
+        let id_token = answer.id_token.ok_or_else(no_id_token)?;
         let claims = provider.verify_id_token(&id_token, Some(&pending.nonce), now).await?;
-        let verified = provider.build_session(claims, tokens, id_token, now).await?;
-        let person = verified.person;
-        if person.role.is_none() {
-            tracing::info!(person = person.name, "a person has no role here, because of their groups or claims");
+        let tokens = SessionTokens { id_token, refresh_token: answer.refresh_token, userinfo_claims: BTreeSet::new() };
+        let verified = provider.build_session(claims, tokens, answer.access_token.as_deref(), now).await?;
+        if verified.person.role.is_none() {
+            let person = verified.person.name;
+            tracing::info!(person, "a person has no role here, because of their groups or claims");
             return Err(SignInError::NoRole);
         }
         if let Some(required) = &pending.required {
             check_sign_in_terms(required, &verified.session, now)?;
         }
-        let session = seal_session(&self.sealer, verified.session, verified.tokens)?;
-        Ok(VerifiedPerson { person, session })
+        Ok(verified)
     }
 
     /// Renews a session, and reads the current claims of its person from the provider.
@@ -249,7 +252,8 @@ impl OidcClient {
                 issuer = session.issuer,
                 "a sign-in could not be renewed at the identity provider, and continues"
             );
-            Renewal::Unknown(tokens.and_then(|tokens| seal_session(&self.sealer, session.clone(), tokens).ok()))
+            let sealed_tokens = tokens.and_then(|tokens| provider.seal_tokens(&tokens).ok());
+            Renewal::Unknown(sealed_tokens.map(|tokens| ProviderSession { tokens, ..session.clone() }))
         };
         let mut answer = match provider.redeem_refresh_token(&refresh_token, now).await {
             Ok(answer) => answer,
@@ -258,13 +262,9 @@ impl OidcClient {
         };
         let refresh_token = answer.refresh_token.get_or_insert(refresh_token).clone();
         let tokens = SessionTokens { id_token, refresh_token: Some(refresh_token), userinfo_claims };
-        let renewed = match provider.build_renewed_session(session, &tokens, answer, now).await {
-            Ok(renewed) => renewed,
-            Err(error) => return unknown(error, Some(tokens)),
-        };
-        match seal_session(&self.sealer, renewed.session, renewed.tokens) {
-            Ok(session) => Renewal::Renewed(Box::new(VerifiedPerson { person: renewed.person, session })),
-            Err(error) => unknown(error, None),
+        match provider.build_renewed_session(session, &tokens, answer, now).await {
+            Ok(verified) => Renewal::Renewed(Box::new(verified)),
+            Err(error) => unknown(error, Some(tokens)),
         }
     }
 
@@ -336,15 +336,11 @@ fn check_sign_in_terms(required: &SignInTerms, session: &ProviderSession, now: T
     Err(error)
 }
 
-/// Seals the tokens, and returns the session with them.
-fn seal_session(
-    sealer: &Sealer,
-    session: ProviderSession,
-    tokens: SessionTokens,
-) -> Result<ProviderSession, SignInError> {
-    let json = serde_json::to_string(&tokens).map_err(|_| SignInError::Failed)?;
-    let tokens = sealer.seal(TOKENS_CONTEXT, &json).map_err(|_| SignInError::Failed)?;
-    Ok(ProviderSession { tokens, ..session })
+impl ConfiguredIdentityProvider {
+    fn seal_tokens(&self, tokens: &SessionTokens) -> Result<String, SignInError> {
+        let json = serde_json::to_string(tokens).map_err(|_| SignInError::Failed)?;
+        self.sealer.seal(TOKENS_CONTEXT, &json).map_err(|_| SignInError::Failed)
+    }
 }
 
 #[cfg(test)]

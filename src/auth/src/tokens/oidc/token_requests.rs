@@ -15,7 +15,7 @@ use super::{
         principal::{MAX_ID_BYTES, display_name, other_names, read_groups, role_of_groups},
         requests::{ClientIdentity, RequestError, get_with_token, post_form},
     },
-    ConfiguredIdentityProvider, MAX_SESSION_LIFETIME, SessionTokens, SignInError,
+    ConfiguredIdentityProvider, MAX_SESSION_LIFETIME, SessionTokens, SignInError, VerifiedPerson,
 };
 use countersign_config::OidcConfig;
 use countersign_domain::principal::{Claims, Role, subject_name};
@@ -29,16 +29,9 @@ const PER_TOKEN_CLAIMS: [&str; 9] = ["exp", "iat", "nbf", "jti", "nonce", "at_ha
 /// The response of the token endpoint (RFC 6749, section 5.1).
 #[derive(Deserialize)]
 pub(super) struct TokenResponse {
-    access_token: Option<String>,
+    pub access_token: Option<String>,
     pub id_token: Option<String>,
     pub refresh_token: Option<String>,
-}
-
-/// A session with its person and its tokens, before these are sealed.
-pub(super) struct NewSession {
-    pub person: StoredPerson,
-    pub session: ProviderSession,
-    pub tokens: SessionTokens,
 }
 
 impl ConfiguredIdentityProvider {
@@ -70,30 +63,30 @@ impl ConfiguredIdentityProvider {
         self.ask_for_tokens(&snapshot, &[("grant_type", "refresh_token"), ("refresh_token", token)]).await
     }
 
-    /// Builds a session in place of an earlier one from renewed tokens.
+    /// Builds a session in place of an earlier one, whose `tokens` have the current refresh token.
     pub(super) async fn build_renewed_session(
         &self,
         session: &ProviderSession,
-        old_tokens: &SessionTokens,
-        mut answer: TokenResponse,
+        tokens: &SessionTokens,
+        answer: TokenResponse,
         now: Timestamp,
-    ) -> Result<NewSession, SignInError> {
-        let mut renewed = match answer.id_token.take() {
+    ) -> Result<VerifiedPerson, SignInError> {
+        let mut tokens = tokens.clone();
+        let claims = match answer.id_token {
             Some(id_token) => {
                 let claims = self.verify_id_token(&id_token, None, now).await?;
-                self.build_session(claims, answer, id_token, now).await?
+                (tokens.id_token, tokens.userinfo_claims) = (id_token, BTreeSet::new());
+                claims
             }
             // The old ID token was verified when the person signed in. Its claims that the UserInfo endpoint has ever
             // returned do not count, because the endpoint may omit the claim with groups once a person has none.
             None => {
-                let claims = UnverifiedJwt::parse(&old_tokens.id_token).map_err(SignInError::from_refusal)?.claims;
-                let outdated_claims: Vec<&str> = old_tokens.userinfo_claims.iter().map(String::as_str).collect();
-                let claims = claims.remove_claims(&outdated_claims);
-                let mut renewed = self.build_session(claims, answer, old_tokens.id_token.clone(), now).await?;
-                renewed.tokens.userinfo_claims.extend(old_tokens.userinfo_claims.iter().cloned());
-                renewed
+                let claims = UnverifiedJwt::parse(&tokens.id_token).map_err(SignInError::from_refusal)?.claims;
+                let outdated_claims: Vec<&str> = tokens.userinfo_claims.iter().map(String::as_str).collect();
+                claims.remove_claims(&outdated_claims)
             }
         };
+        let mut renewed = self.build_session(claims, tokens, answer.access_token.as_deref(), now).await?;
         // OpenID Connect Core 1.0, section 12.2.
         if renewed.session.subject != session.subject {
             return Err(self.log_unusable("the renewed tokens belong to another person"));
@@ -142,17 +135,16 @@ impl ConfiguredIdentityProvider {
     pub(super) async fn build_session(
         &self,
         id_claims: TokenClaims,
-        tokens: TokenResponse,
-        id_token: String,
+        mut tokens: SessionTokens,
+        access_token: Option<&str>,
         now: Timestamp,
-    ) -> Result<NewSession, SignInError> {
+    ) -> Result<VerifiedPerson, SignInError> {
         let subject = read_string(&id_claims, "sub")?.filter(|subject| subject.len() <= MAX_ID_BYTES);
         let subject = subject.ok_or_else(|| self.log_unusable("the ID token has no `sub`, or one that is too long"))?;
         let sid = read_string(&id_claims, "sid")?;
         let (auth_time, acr) = (id_claims.auth_time(now.as_second()), id_claims.acr());
         let snapshot = self.issuer.current_snapshot(now).await.map_err(SignInError::from_refusal)?;
-        let mut userinfo_claims = BTreeSet::new();
-        let claims = match (snapshot.metadata.userinfo_endpoint.as_deref(), &tokens.access_token) {
+        let claims = match (snapshot.metadata.userinfo_endpoint.as_deref(), access_token) {
             (Some(endpoint), Some(token)) => {
                 let trusted = self.config.authorities.as_ref();
                 let text = get_with_token(endpoint, trusted, token).await.map_err(|error| self.log_problem(&error))?;
@@ -162,7 +154,7 @@ impl ConfiguredIdentityProvider {
                     return Err(self.log_unusable("the UserInfo endpoint describes another person"));
                 }
                 let userinfo = userinfo.remove_claims(&ID_TOKEN_ONLY_CLAIMS);
-                userinfo_claims.extend(userinfo.names().filter(|name| *name != "sub").map(str::to_owned));
+                tokens.userinfo_claims.extend(userinfo.names().filter(|name| *name != "sub").map(str::to_owned));
                 userinfo.add_missing_claims(&id_claims)
             }
             _ => id_claims,
@@ -182,14 +174,13 @@ impl ConfiguredIdentityProvider {
             issuer: self.config.issuer.clone(),
             subject,
             sid,
-            tokens: String::new(),
+            tokens: self.seal_tokens(&tokens)?,
             has_refresh_token: tokens.refresh_token.is_some(),
             auth_time,
             acr,
             ends_at: now.saturating_add(MAX_SESSION_LIFETIME).unwrap_or(now),
         };
-        let tokens = SessionTokens { id_token, refresh_token: tokens.refresh_token, userinfo_claims };
-        Ok(NewSession { person, session, tokens })
+        Ok(VerifiedPerson { person, session })
     }
 
     /// Returns the role of a person, or `None` if they may not sign in, and the groups.

@@ -18,7 +18,7 @@ impl KnownProvider {
     fn new() -> Self {
         let config = config(ISSUER).auth.oidc.unwrap();
         let client = client(&super::config(ISSUER));
-        let issuer = Arc::clone(&client.provider.load_full().unwrap().issuer);
+        let (issuer, sealer) = (Arc::clone(&client.provider.load_full().unwrap().issuer), Arc::clone(&client.sealer));
         let (key, other_key) = (TestKey::es256("one"), TestKey::es256("one"));
         let keys = KeySet::parse(&json!({ "keys": [key.public] })).unwrap();
         issuer.replace_snapshot(IssuerSnapshot {
@@ -26,7 +26,7 @@ impl KnownProvider {
             keys,
             read_at: now().as_millisecond(),
         });
-        Self { provider: ConfiguredIdentityProvider { config, issuer }, key, other_key }
+        Self { provider: ConfiguredIdentityProvider { config, issuer, sealer }, key, other_key }
     }
 
     fn header(&self, changes: Value) -> Value {
