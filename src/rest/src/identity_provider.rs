@@ -20,13 +20,10 @@ use super::{Problem, Query, SignInData, body, json_ok};
 use countersign_auth::{
     codes,
     tokens::{
-        TokenVerifier,
         oidc::{self, SignInError},
         public_client::ClientSettings,
     },
 };
-use countersign_config::OidcConfig;
-use countersign_domain::principal::Scope;
 use countersign_http::guard::RequestAuthenticator;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_review::Changes;
@@ -68,20 +65,9 @@ pub async fn options(data: web::Data<SignInData>) -> HttpResponse {
     let client = data.provider_sign_ins.client();
     let config = client.config();
     let tokens = data.authentication.authenticator.tokens();
-    let cli = config.as_ref().and_then(|config| cli_settings(config, tokens));
+    let cli = config.as_ref().and_then(|config| tokens.client_settings(config));
     let sign_in_url = config.is_some().then(|| client.sign_in_url());
     json_ok(&SignInOptions { provider: config.is_some(), sign_in_url, cli })
-}
-
-/// Returns how the command line gets tokens that this gateway accepts, if it can.
-fn cli_settings(config: &OidcConfig, tokens: &TokenVerifier) -> Option<ClientSettings> {
-    let client_id = config.cli_client()?.to_owned();
-    let grant = tokens.required_grant(&config.issuer)?;
-    let mut scopes = config.scopes.clone();
-    if grant.needs_scopes {
-        scopes.push(Scope::ChangesDecide.as_str().to_owned());
-    }
-    Some(ClientSettings { issuer: config.issuer.clone(), client_id, scopes, resource: grant.resource })
 }
 
 /// Sends a browser to the identity provider.
@@ -207,34 +193,4 @@ pub(super) fn flow_cookie(
         .max_age(CookieDuration::seconds(lifetime.as_secs()))
         .secure(authentication.sign_ins.has_secure_cookies())
         .finish()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use countersign_config::TokenIssuer;
-
-    const ISSUER: &str = "https://id.example";
-
-    #[test]
-    fn command_line_learns_client_scopes_and_resource() {
-        let mut oidc = OidcConfig::new(ISSUER, "gateway");
-        let resource = Some("https://gw.example/mcp");
-        let issuer = TokenIssuer {
-            issuer: ISSUER.to_owned(),
-            audiences: Vec::new(),
-            roles: Default::default(),
-            groups_claim: oidc.groups_claim.clone(),
-            introspection: None,
-            authorities: None,
-        };
-        let accepting = TokenVerifier::new(&[issuer], resource);
-        let settings = cli_settings(&oidc, &accepting).unwrap();
-        assert_eq!((settings.client_id.as_str(), settings.resource.as_deref()), ("gateway", resource));
-        assert_eq!(settings.scopes, ["openid", "email", "profile", "groups", "changes:decide"]);
-        oidc.cli_client_id = Some("cli".to_owned());
-        assert_eq!(cli_settings(&oidc, &accepting).unwrap().client_id, "cli");
-        let refusing = TokenVerifier::new(&[], resource);
-        assert_eq!(cli_settings(&oidc, &refusing), None, "the tokens would be refused");
-    }
 }

@@ -23,9 +23,10 @@ use self::{
     claims::MAX_SKEW,
     issuer::Issuer,
     jwt::UnverifiedJwt,
+    public_client::ClientSettings,
 };
-use countersign_config::TokenIssuer;
-use countersign_domain::principal::{Credential, Identity, Principal, SecretHash, TokenCredential};
+use countersign_config::{OidcConfig, TokenIssuer};
+use countersign_domain::principal::{Credential, Identity, Principal, Scope, SecretHash, TokenCredential};
 use countersign_protocol::McpError;
 use countersign_runtime::{background, secret};
 
@@ -63,15 +64,6 @@ pub struct TokenVerifier {
     running_introspections: DashMap<SecretHash, Arc<Mutex<()>>>,
     /// The version of the issuer that was created last.
     last_version: AtomicU64,
-}
-
-/// The grant that a client must request from an issuer, so that its tokens are accepted here.
-#[derive(Debug, PartialEq, Eq)]
-pub struct RequiredGrant {
-    /// The resource indicator of the gateway. `None` if it has none, so that the issuer chooses the audience.
-    pub resource: Option<String>,
-    /// `true` if the scopes of the token decide what it permits.
-    pub needs_scopes: bool,
 }
 
 /// The request to an issuer that may change whether a token is accepted.
@@ -115,13 +107,19 @@ impl TokenVerifier {
         self.issuers.load().iter().any(|issuer| issuer.config.roles.is_empty())
     }
 
-    /// Returns the grant that a client must request from this issuer, or `None` if the issuer is not configured.
-    pub fn required_grant(&self, issuer: &str) -> Option<RequiredGrant> {
-        let issuer = self.find_issuer(issuer)?;
+    /// Returns the settings with which the command line gets tokens from the identity provider that are accepted here.
+    /// Returns `None` if there is no public client, or if the provider is not configured as an issuer of tokens.
+    pub fn client_settings(&self, provider: &OidcConfig) -> Option<ClientSettings> {
+        let client_id = provider.cli_client()?.to_owned();
+        let issuer = self.find_issuer(&provider.issuer)?;
         // Another audience is a resource indicator only if it is an absolute URI (RFC 8707, section 2).
         let resource = self.resource.as_ref().filter(|resource| issuer.audiences.contains(resource));
         let resource = resource.or_else(|| issuer.audiences.iter().find(|audience| Url::parse(audience).is_ok()));
-        Some(RequiredGrant { resource: resource.cloned(), needs_scopes: issuer.config.roles.is_empty() })
+        let mut scopes = provider.scopes.clone();
+        if issuer.config.roles.is_empty() {
+            scopes.push(Scope::ChangesDecide.as_str().to_owned());
+        }
+        Some(ClientSettings { issuer: provider.issuer.clone(), client_id, scopes, resource: resource.cloned() })
     }
 
     /// Replaces the issuers. Tokens of an issuer that was removed are refused, and those of an issuer that is

@@ -263,19 +263,27 @@ fn measure_cached_token() {
 }
 
 #[test]
-fn required_grant_names_resource_and_scopes() {
+fn command_line_learns_client_scopes_and_resource() {
+    let mut oidc = OidcConfig::new(ISSUER, "gateway");
     let verifier = TokenVerifier::new(&[], Some(RESOURCE));
     let grant = |audiences: &[&str], roles: &[(&str, Role)]| {
         let audiences = audiences.iter().map(|&audience| audience.to_owned()).collect();
         let roles = roles.iter().map(|&(group, role)| (group.to_owned(), role)).collect();
         verifier.set_issuers(&[TokenIssuer { audiences, roles, ..issuer_config(ISSUER) }]);
-        let grant = verifier.required_grant(ISSUER).unwrap();
-        (grant.resource, grant.needs_scopes)
+        let ClientSettings { issuer, client_id, scopes, resource } = verifier.client_settings(&oidc).unwrap();
+        assert_eq!((issuer.as_str(), client_id.as_str()), (ISSUER, "gateway"));
+        let (standard, further) = scopes.split_at(4);
+        assert_eq!(standard, ["openid", "email", "profile", "groups"]);
+        assert!(further.is_empty() || further == ["changes:decide"], "{further:?}");
+        (resource, !further.is_empty())
     };
     let resource = Some(RESOURCE.to_owned());
     assert_eq!(grant(&[], &[]), (resource.clone(), true));
     assert_eq!(grant(&["gw", RESOURCE], &[("*", Role::Agent)]), (resource, false));
     assert_eq!(grant(&["gw", "api://gw"], &[]), (Some("api://gw".to_owned()), true));
     assert_eq!(grant(&["gw"], &[]), (None, true), "the issuer chooses the audience");
-    assert_eq!(verifier.required_grant(OTHER_ISSUER), None);
+    oidc.cli_client_id = Some("cli".to_owned());
+    assert_eq!(verifier.client_settings(&oidc).unwrap().client_id, "cli");
+    oidc.issuer = OTHER_ISSUER.to_owned();
+    assert_eq!(verifier.client_settings(&oidc), None, "the tokens would be refused");
 }
