@@ -22,9 +22,6 @@ use super::{
 use countersign_domain::account_holder::AccountHolder;
 use countersign_upstream::credentials::{AuthorizationError, AuthorizationHeaders, Credentials, HttpRefusal};
 
-/// The maximum number of refusals after which a request may be sent again. Links send it less often
-/// (`countersign_upstream::link::http::authorization`).
-const MAX_REFUSALS: u32 = 4;
 /// The maximum number of attempts to meet the demand for a nonce.
 const MAX_NONCE_ATTEMPTS: u32 = 2;
 const DPOP: HeaderName = HeaderName::from_static("dpop");
@@ -128,16 +125,13 @@ impl AccountAuthorizer {
     }
 
     /// Remembers the demanded nonce or obtains another token after a refusal. After `Ok`, the request may be sent
-    /// again.
+    /// again. Links limit how often they do so.
     async fn handle_refused_request(
         &self,
         refusal: &HttpRefusal,
         headers: &AuthorizationHeaders,
         attempt: u32,
     ) -> Result<(), AuthorizationError> {
-        if attempt > MAX_REFUSALS {
-            return Err(AuthorizationError::Refused(format!("refuses each of {attempt} requests")));
-        }
         let has_nonce = refusal.dpop_nonce.as_deref().is_some_and(|nonce| self.remember_nonce(nonce));
         let challenge = Challenge::parse(&refusal.challenges);
         let error = challenge.as_ref().and_then(|challenge| challenge.error.as_deref());
