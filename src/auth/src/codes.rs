@@ -5,9 +5,12 @@
 //! works once, and expires after at most ten minutes. It is never logged. The code of a sign-in at the identity provider works only
 //! in the browser that came back from there, so that a link cannot sign anybody in as somebody else.
 
+use std::sync::Arc;
+
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
+    dashboard_sign_ins::SignInSubject,
     keys,
     stored_credentials::{StoredCredentials, report_unavailable},
     tokens::oidc::SIGN_IN_COOKIE,
@@ -99,7 +102,7 @@ pub fn find_principal(
     code: &str,
     browser_secret: Option<&str>,
     now: Timestamp,
-) -> Result<Principal, McpError> {
+) -> Result<Arc<Principal>, McpError> {
     if !secret::is_well_formed(CODE_PREFIX, code) {
         return Err(log_refusal(CodeOutcome::Unknown));
     }
@@ -110,11 +113,10 @@ pub fn find_principal(
     if code.expires_at <= now {
         return Err(log_refusal(CodeOutcome::Expired));
     }
-    Ok(read_subject(store, code)?.0)
+    Ok(read_subject(store, code)?.principal)
 }
 
-/// Redeems a code. Returns the principal who signs in with it, and their session at the identity provider, if any.
-/// `browser_secret` is the value of the cookie [`cookie_name`]. Blocks for a durable write.
+/// Redeems a code. Returns who signs in with it. `browser_secret` is the value of the cookie [`cookie_name`]. Blocks for a durable write.
 ///
 /// # Errors
 /// `UNAUTHORIZED` for a code that is unknown, used or expired, that belongs to another browser, or whose person no longer has a
@@ -124,7 +126,7 @@ pub fn redeem(
     code: &str,
     browser_secret: Option<&str>,
     now: Timestamp,
-) -> Result<(Principal, Option<ProviderSession>), McpError> {
+) -> Result<SignInSubject, McpError> {
     let hash = stored_hash(code, browser_secret);
     let outcome = if secret::is_well_formed(CODE_PREFIX, code) {
         store.writer().take_code(&hash, now).map_err(report_unavailable)?
@@ -142,10 +144,11 @@ fn read_code(store: &StoredCredentials, hash: &SecretHash) -> Result<StoredCode,
     code.ok_or_else(|| log_refusal(CodeOutcome::Unknown))
 }
 
-/// Returns the principal of a code, and their session at the identity provider, if any.
-fn read_subject(store: &StoredCredentials, code: StoredCode) -> Result<(Principal, Option<ProviderSession>), McpError> {
+/// Returns who signs in with a code.
+fn read_subject(store: &StoredCredentials, code: StoredCode) -> Result<SignInSubject, McpError> {
     let Some(session) = code.session else {
-        return Ok((Principal::new(local_reviewer(), Role::Reviewer), None));
+        let principal = Arc::new(Principal::new(local_reviewer(), Role::Reviewer));
+        return Ok(SignInSubject { principal, key: None, session: None });
     };
     let person = store.reader().person(&session.person()).map_err(report_unavailable)?;
     let mut principal = person.and_then(|person| person.principal()).ok_or_else(|| {
@@ -154,7 +157,7 @@ fn read_subject(store: &StoredCredentials, code: StoredCode) -> Result<(Principa
         refusal_error()
     })?;
     session.add_authentication_to(&mut principal);
-    Ok((principal, Some(session)))
+    Ok(SignInSubject { principal: Arc::new(principal), key: None, session: Some(session) })
 }
 
 /// Logs why a code is refused, and returns the error.
@@ -217,7 +220,7 @@ mod tests {
         let now = Timestamp::from_second(1_800_000_000).unwrap();
         let code = create(stored.writer(), now).unwrap();
         let last_second = now + CODE_LIFETIME - SignedDuration::from_secs(1);
-        let name = redeem(&stored, &code, None, last_second).unwrap().0.name;
+        let name = redeem(&stored, &code, None, last_second).unwrap().principal.name.clone();
         assert_eq!(name, local_reviewer());
         redeem(&stored, &code, None, now).unwrap_err();
         find_principal(&stored, &code, None, now).unwrap_err();
@@ -247,8 +250,9 @@ mod tests {
         }
         for code in [own, other] {
             assert_eq!(find_principal(&stored, &code.code, Some(&code.secret), now).unwrap().name, person.name);
-            let (principal, session) = redeem(&stored, &code.code, Some(&code.secret), now).unwrap();
-            assert_eq!((principal.name, session.is_some()), (person.name.clone(), true));
+            let SignInSubject { principal, session, .. } =
+                redeem(&stored, &code.code, Some(&code.secret), now).unwrap();
+            assert_eq!((principal.name.clone(), session.is_some()), (person.name.clone(), true));
         }
     }
 

@@ -47,6 +47,16 @@ struct CachedSignIn {
     checked_at: Instant,
 }
 
+/// A principal who signs in, with the credential of the sign-in. A code of `countersign open` leaves none.
+#[derive(Debug, PartialEq, Eq)]
+pub struct SignInSubject {
+    pub principal: Arc<Principal>,
+    /// The hash of the key.
+    pub key: Option<SecretHash>,
+    /// The session at the identity provider.
+    pub session: Option<ProviderSession>,
+}
+
 /// A new sign-in, with its secrets for the browser.
 pub struct NewSignIn {
     pub cookie: Cookie<'static>,
@@ -109,19 +119,13 @@ impl DashboardSignIns {
         Ok(live_sign_in)
     }
 
-    /// Signs in a principal with their `key`, or with their `session` at the identity provider. A browser that is
-    /// already signed in as the same principal keeps its cookie, so that its other tabs stay signed in.
+    /// Signs in a principal. A browser that is already signed in as the same principal keeps its cookie, so that its other
+    /// tabs stay signed in.
     ///
     /// # Errors
     /// `FORBIDDEN` for agents; `STORE_UNAVAILABLE`; `INTERNAL_ERROR` if there is no source of randomness.
-    pub fn sign_in(
-        &self,
-        principal: Arc<Principal>,
-        key: Option<SecretHash>,
-        session: Option<ProviderSession>,
-        cookies: &[String],
-        now: Timestamp,
-    ) -> Result<NewSignIn, McpError> {
+    pub fn sign_in(&self, subject: SignInSubject, cookies: &[String], now: Timestamp) -> Result<NewSignIn, McpError> {
+        let SignInSubject { principal, key, session } = subject;
         if !principal.role.may_view() {
             return Err(McpError::new(ErrorKind::Forbidden, "this key is an agent's; the dashboard is for people"));
         }

@@ -281,7 +281,7 @@ mod tests {
         let token = key.sign(&merge(&key.header(), json!({ "typ": "logout+jwt" })), &claims);
         assert_eq!(sign_ins.end_sessions(&token, now()).await.unwrap(), 1);
         assert_eq!(redeem(&adas_code).unwrap_err().kind, ErrorKind::Unauthorized);
-        assert_eq!(redeem(&bobs_code).unwrap().1.unwrap().subject, "bob");
+        assert_eq!(redeem(&bobs_code).unwrap().session.unwrap().subject, "bob");
         provider.stop().await;
     }
 

@@ -138,8 +138,8 @@ mod tests {
 
         let now = Timestamp::now();
         let code = codes::create(&*other, now).unwrap();
-        let reviewer = codes::redeem(&stored, &code, None, now).unwrap().0;
-        assert_eq!((reviewer.role, reviewer.key_id), (Role::Reviewer, None));
+        let reviewer = codes::redeem(&stored, &code, None, now).unwrap().principal;
+        assert_eq!((reviewer.role, &reviewer.key_id), (Role::Reviewer, &None));
         assert_eq!(codes::redeem(&stored, &code, None, now).unwrap_err().kind, ErrorKind::Unauthorized);
     }
 

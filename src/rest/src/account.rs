@@ -13,12 +13,11 @@ use super::{
     absence::{Absences, AbsentColleague, OwnAbsence, read_absences},
     body, json_ok,
 };
-use countersign_auth::{OriginVerdict, attempts::AttemptSource, codes};
-use countersign_domain::principal::{Credential, Identity, Principal, Role, SecretHash};
+use countersign_auth::{OriginVerdict, attempts::AttemptSource, codes, dashboard_sign_ins::SignInSubject};
+use countersign_domain::principal::{Credential, Identity, Principal, Role};
 use countersign_http::guard::{self, dashboard_cookies};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::background;
-use countersign_store::people::ProviderSession;
 
 /// Either a `code` or a `key`.
 #[derive(Deserialize, ToSchema)]
@@ -80,8 +79,7 @@ pub async fn sign_in(
         _ => error,
     })?;
     let (sign_ins, cookies, now) = (&data.authentication.sign_ins, dashboard_cookies(&request), Timestamp::now());
-    let SignInSubject { principal, key, session } = subject;
-    let signed_in = sign_ins.sign_in(principal, key, session, &cookies, now)?;
+    let signed_in = sign_ins.sign_in(subject, &cookies, now)?;
     tracing::info!(principal = signed_in.principal.name, "signed in");
 
     let principal = SignedInPrincipal { name: &signed_in.principal.name, role: signed_in.principal.role };
@@ -89,13 +87,6 @@ pub async fn sign_in(
         json_ok(&SignInResponse { secret: &signed_in.secret, principal, expires_at: signed_in.expires_at });
     set_cookie(&mut response, &signed_in.cookie)?;
     Ok(response)
-}
-
-/// A principal who signs in, with their credential.
-struct SignInSubject {
-    principal: Arc<Principal>,
-    key: Option<SecretHash>,
-    session: Option<ProviderSession>,
 }
 
 async fn verify_credential(
@@ -115,8 +106,7 @@ async fn verify_credential(
             let redeemed = background::spawn_blocking(move || {
                 codes::redeem(&credentials, &code, browser_secret.as_deref(), Timestamp::now())
             });
-            let (principal, session) = redeemed.await??;
-            Ok(SignInSubject { principal: Arc::new(principal), key: None, session })
+            redeemed.await?
         }
         (None, Some(key)) => {
             let identity = data.authentication.authenticator.identify_key(key.trim(), peer)?;

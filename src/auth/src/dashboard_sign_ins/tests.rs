@@ -33,7 +33,7 @@ fn start_process(dir: &TempDir) -> DashboardSignIns {
 async fn sign_in_survives_restart_and_ends_in_all_processes() {
     let dir = tempfile::tempdir().unwrap();
     let first = start_process(&dir);
-    let new = first.sign_in(alice(), None, None, &[], now()).unwrap();
+    let new = first.sign_in(subject(alice()), &[], now()).unwrap();
     let authenticate =
         |process: &DashboardSignIns, at| process.authenticate(&cookies_of(&new), Some(new.secret.as_bytes()), at);
     let second = start_process(&dir);
@@ -57,17 +57,22 @@ async fn sign_in_survives_restart_and_ends_in_all_processes() {
 fn sign_ins_that_ended_elsewhere_leave_the_cache() {
     let dir = tempfile::tempdir().unwrap();
     let first = start_process(&dir);
-    let new = first.sign_in(alice(), None, None, &[], now()).unwrap();
+    let new = first.sign_in(subject(alice()), &[], now()).unwrap();
     let second = start_process(&dir);
     assert_eq!(second.lock().len(), 1);
     let identity = first.authenticate(&cookies_of(&new), Some(new.secret.as_bytes()), now()).unwrap();
     first.sign_out(&identity.credential).unwrap();
-    second.sign_in(alice(), None, None, &[], now()).unwrap();
+    second.sign_in(subject(alice()), &[], now()).unwrap();
     assert_eq!(second.lock().len(), 1);
 }
 
 fn alice() -> Arc<Principal> {
     Arc::new(Principal::new("alice", Role::Reviewer))
+}
+
+/// Returns a principal who signs in with a code.
+fn subject(principal: Arc<Principal>) -> SignInSubject {
+    SignInSubject { principal, key: None, session: None }
 }
 
 fn now() -> Timestamp {
@@ -85,21 +90,18 @@ fn new_sign_in_of_same_person_keeps_the_cookie() {
         let claims = countersign_domain::principal::Claims { auth_time: Some(auth_time), ..Default::default() };
         Arc::new(Principal { claims: Some(Arc::new(claims)), ..(*alice()).clone() })
     };
-    let first = sign_ins.sign_in(signed_in_at(1), None, None, &[], now()).unwrap();
-    let second = sign_ins.sign_in(signed_in_at(2), None, None, &cookies_of(&first), now()).unwrap();
+    let first = sign_ins.sign_in(subject(signed_in_at(1)), &[], now()).unwrap();
+    let second = sign_ins.sign_in(subject(signed_in_at(2)), &cookies_of(&first), now()).unwrap();
     assert_eq!(cookies_of(&first), cookies_of(&second), "the other tabs stay signed in");
     let other = Arc::new(Principal::new("bob", Role::Reviewer));
-    assert_ne!(
-        cookies_of(&sign_ins.sign_in(other, None, None, &cookies_of(&first), now()).unwrap()),
-        cookies_of(&first)
-    );
+    assert_ne!(cookies_of(&sign_ins.sign_in(subject(other), &cookies_of(&first), now()).unwrap()), cookies_of(&first));
 }
 
 #[test]
 fn both_secrets_of_a_sign_in_are_required() {
     let (sign_ins, _, _, _dir) = new_sign_ins();
-    let a = sign_ins.sign_in(alice(), None, None, &[], now()).unwrap();
-    let b = sign_ins.sign_in(alice(), None, None, &[], now()).unwrap();
+    let a = sign_ins.sign_in(subject(alice()), &[], now()).unwrap();
+    let b = sign_ins.sign_in(subject(alice()), &[], now()).unwrap();
     let authenticate = |cookies: &[String], page: Option<&str>| {
         sign_ins.authenticate(cookies, page.map(str::as_bytes), now()).map(|i| i.principal.name.clone())
     };
@@ -123,7 +125,7 @@ fn both_secrets_of_a_sign_in_are_required() {
 #[test]
 fn cookie_is_http_only_and_same_site() {
     let (sign_ins, _, _, _dir) = new_sign_ins();
-    let cookie = sign_ins.sign_in(alice(), None, None, &[], now()).unwrap().cookie;
+    let cookie = sign_ins.sign_in(subject(alice()), &[], now()).unwrap().cookie;
     assert_eq!(
         cookie.to_string(),
         format!("countersign_session={}; HttpOnly; SameSite=Strict; Path=/", cookie.value())
@@ -132,14 +134,14 @@ fn cookie_is_http_only_and_same_site() {
     let (_, authenticator, _, _dir) = new_sign_ins();
     let (store, _dir_of_store) = new_store();
     let sign_ins = DashboardSignIns::new(authenticator, store, &rules);
-    let secure = sign_ins.sign_in(alice(), None, None, &[], now()).unwrap();
+    let secure = sign_ins.sign_in(subject(alice()), &[], now()).unwrap();
     assert_eq!(secure.cookie.secure(), Some(true));
 }
 
 #[test]
 fn sign_in_ends_after_twelve_idle_hours() {
     let (sign_ins, _, _, _dir) = new_sign_ins();
-    let new = sign_ins.sign_in(alice(), None, None, &[], now()).unwrap();
+    let new = sign_ins.sign_in(subject(alice()), &[], now()).unwrap();
     assert_eq!(new.expires_at, now() + MAX_IDLE);
     let at = |hours: i64| {
         let now = now() + SignedDuration::from_hours(hours);
@@ -156,7 +158,7 @@ fn sign_in_ends_after_twelve_idle_hours() {
 fn used_sign_in_ends_with_its_provider_session() {
     let (sign_ins, _, _, _dir) = new_sign_ins();
     let session = fixtures::session("ada", now() + SignedDuration::from_hours(24));
-    let new = sign_ins.sign_in(alice(), None, Some(session), &[], now()).unwrap();
+    let new = sign_ins.sign_in(SignInSubject { session: Some(session), ..subject(alice()) }, &[], now()).unwrap();
     let minutes_later = |minutes| now() + SignedDuration::from_mins(minutes);
     let authenticate = |now| sign_ins.authenticate(&cookies_of(&new), Some(new.secret.as_bytes()), now);
     for hours in [8, 16, 23] {
@@ -177,7 +179,7 @@ fn sign_in_ends_when_its_key_is_revoked() {
     let identity = auth.identify_key(&secret, None).unwrap();
     let Credential::Key(key) = identity.credential else { panic!("not by key") };
     // The key is still cached; the revocation counts as soon as the store is asked.
-    let new = sign_ins.sign_in(identity.principal, Some(key), None, &[], now()).unwrap();
+    let new = sign_ins.sign_in(SignInSubject { key: Some(key), ..subject(identity.principal) }, &[], now()).unwrap();
     sign_ins.authenticate(&cookies_of(&new), Some(new.secret.as_bytes()), now()).unwrap();
     store.revoke(&secret);
     auth.forget_key(&key);
@@ -201,13 +203,13 @@ fn stream_with_token_of_revoked_person_is_refused() {
 #[test]
 fn tabs_share_a_cookie_and_sign_out_together() {
     let (sign_ins, _, _, _dir) = new_sign_ins();
-    let one = sign_ins.sign_in(alice(), None, None, &[], now()).unwrap();
-    let two = sign_ins.sign_in(alice(), None, None, &cookies_of(&one), now()).unwrap();
+    let one = sign_ins.sign_in(subject(alice()), &[], now()).unwrap();
+    let two = sign_ins.sign_in(subject(alice()), &cookies_of(&one), now()).unwrap();
     assert_eq!(one.cookie.value(), two.cookie.value());
     let bob = Arc::new(Principal { name: "bob".into(), ..(*alice()).clone() });
-    let other = sign_ins.sign_in(bob, None, None, &cookies_of(&one), now()).unwrap();
+    let other = sign_ins.sign_in(subject(bob), &cookies_of(&one), now()).unwrap();
     assert_ne!(other.cookie.value(), one.cookie.value(), "another person gets another cookie");
-    let planted = sign_ins.sign_in(alice(), None, None, &["planted".into()], now()).unwrap();
+    let planted = sign_ins.sign_in(subject(alice()), &["planted".into()], now()).unwrap();
     assert_ne!(planted.cookie.value(), "planted");
     let identity = sign_ins.authenticate(&cookies_of(&one), Some(one.secret.as_bytes()), now()).unwrap();
     let (cleared, _) = sign_ins.sign_out(&identity.credential).unwrap();
@@ -221,10 +223,10 @@ fn tabs_share_a_cookie_and_sign_out_together() {
 fn agents_cannot_sign_in_and_sign_ins_are_bounded() {
     let (sign_ins, _, _, _dir) = new_sign_ins();
     let agent = Arc::new(Principal::local_agent());
-    assert_eq!(sign_ins.sign_in(agent, None, None, &[], now()).err().unwrap().kind, ErrorKind::Forbidden);
-    let first = sign_ins.sign_in(alice(), None, None, &[], now()).unwrap();
+    assert_eq!(sign_ins.sign_in(subject(agent), &[], now()).err().unwrap().kind, ErrorKind::Forbidden);
+    let first = sign_ins.sign_in(subject(alice()), &[], now()).unwrap();
     for n in 1..200 {
-        sign_ins.sign_in(alice(), None, None, &[], now() + SignedDuration::from_secs(n)).unwrap();
+        sign_ins.sign_in(subject(alice()), &[], now() + SignedDuration::from_secs(n)).unwrap();
     }
     assert_eq!(sign_ins.lock().len(), MAX_SIGN_INS_PER_PRINCIPAL);
     sign_ins.authenticate(&cookies_of(&first), Some(first.secret.as_bytes()), now()).unwrap_err();
