@@ -191,11 +191,11 @@ impl TokenRequester {
         let assertion;
         let grant = match self.server.oauth.grant {
             OAuthGrant::WorkloadIdentity => {
-                assertion = self.read_subject_token().await?;
+                assertion = self.read_subject_token().await.map_err(TokenError::NotRequested)?;
                 Grant::JwtBearer(&assertion)
             }
             OAuthGrant::Enterprise => {
-                let id_token = self.read_subject_token().await?;
+                let id_token = self.read_subject_token().await.map_err(TokenError::NotRequested)?;
                 let config_for = |issuer: &str| self.client.identity_provider.config_for(issuer);
                 assertion = request_assertion(&id_token, config_for, request, now).await?;
                 Grant::JwtBearer(&assertion)
@@ -208,21 +208,17 @@ impl TokenRequester {
 
     /// Returns the subject token: the ID token of the person, or the token of the workload. A file is read each time,
     /// because the token in it is replaced before it expires.
-    async fn read_subject_token(&self) -> Result<String, TokenError> {
+    async fn read_subject_token(&self) -> Result<String, AuthorizationError> {
+        let missing = |reason: &str| AuthorizationError::Unavailable(format!("cannot be used now, because {reason}"));
         if let Some(path) = &self.server.oauth.subject_token_file {
             let token = read_token_file(path).await;
-            return token.map_err(|reason| TokenError::NoSubjectToken(format!("{} {reason}", path.display())));
+            return token.map_err(|reason| missing(&format!("{} {reason}", path.display())));
         }
         let AccountHolder::Person(person) = &self.holder else {
-            return Err(TokenError::NoSubjectToken(
-                "neither `oauth.subject_token_file` nor `auth.oidc` is set".to_owned(),
-            ));
+            return Err(missing("neither `oauth.subject_token_file` nor `auth.oidc` is set"));
         };
-        let token = self.client.identity_provider.id_token(person).await;
-        let token =
-            token.map_err(|_| TokenError::NoSubjectToken("the store of the gateway is unavailable".to_owned()))?;
-        let not_signed_in = "its person is not signed in to the dashboard with the identity provider";
-        token.ok_or_else(|| TokenError::NoSubjectToken(not_signed_in.to_owned()))
+        let token = self.client.identity_provider.id_token(person).await.map_err(|_| store_unavailable())?;
+        token.ok_or_else(|| missing("its person is not signed in to the dashboard with the identity provider"))
     }
 }
 
@@ -239,9 +235,8 @@ async fn read_token_file(path: &Path) -> Result<String, String> {
 /// The reason why no token was obtained.
 enum TokenError {
     OAuth(OAuthError),
-    /// There is no subject token, for this reason.
-    NoSubjectToken(String),
-    Store,
+    /// The authorization server was not asked for one.
+    NotRequested(AuthorizationError),
 }
 
 impl From<OAuthError> for TokenError {
@@ -254,27 +249,22 @@ impl From<RegistrationError> for TokenError {
     fn from(error: RegistrationError) -> Self {
         match error {
             RegistrationError::OAuth(error) => Self::OAuth(error),
-            RegistrationError::Store(_) => Self::Store,
+            RegistrationError::Store(_) => Self::NotRequested(store_unavailable()),
         }
     }
 }
 
 impl TokenError {
-    /// Begins a pause, unless no request was sent, and returns the failure.
+    /// Begins a pause, unless no token was requested, and returns the failure.
     fn begin_pause(self, pause: &Pause) -> AuthorizationError {
         let (failure, length) = match self {
             Self::OAuth(error @ OAuthError::Refused(_)) => {
-                (AuthorizationError::Refused(format!("cannot be used, because {error}")), Some(PAUSE_AFTER_REFUSAL))
+                (AuthorizationError::Refused(format!("cannot be used, because {error}")), PAUSE_AFTER_REFUSAL)
             }
-            Self::OAuth(error) => (unavailable(&error), Some(PAUSE_AFTER_OUTAGE)),
-            Self::NoSubjectToken(reason) => {
-                (AuthorizationError::Unavailable(format!("cannot be used now, because {reason}")), None)
-            }
-            Self::Store => (store_unavailable(), None),
+            Self::OAuth(error) => (unavailable(&error), PAUSE_AFTER_OUTAGE),
+            Self::NotRequested(failure) => return failure,
         };
-        if let Some(length) = length {
-            pause.begin(length, &failure);
-        }
+        pause.begin(length, &failure);
         failure
     }
 }
