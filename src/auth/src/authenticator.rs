@@ -129,7 +129,7 @@ impl Authenticator {
     /// Asks the issuer of a token ([`TokenVerifier::ask_issuer`]), and counts an unknown opaque token that it refuses.
     pub async fn ask_issuer(&self, token: &str, peer: Option<IpAddr>) {
         let is_unknown = self.tokens.is_unknown_opaque_token(token);
-        self.tokens.ask_issuer(token).await;
+        self.tokens.ask_issuer(token, Timestamp::now()).await;
         if !is_unknown {
             return;
         }
@@ -294,7 +294,7 @@ impl Authenticator {
             Credential::Key(hash) => self.recheck_key(hash).map(drop),
             Credential::Token(token) => {
                 self.check_person(&identity.principal)?;
-                self.tokens.check(token, Timestamp::now())
+                Ok(self.tokens.check(token, Timestamp::now())?)
             }
             Credential::Loopback | Credential::SignIn(_) => Ok(()),
         }
@@ -317,7 +317,7 @@ impl Authenticator {
             let identity = newest();
             let checked = match &identity.credential {
                 Credential::Token(token) => match self.check_person(&identity.principal) {
-                    Ok(()) => self.tokens.check_with_issuer(token).await,
+                    Ok(()) => self.tokens.check_with_issuer(token, Timestamp::now()).await.map_err(McpError::from),
                     refused => refused,
                 },
                 _ => self.check(&identity),

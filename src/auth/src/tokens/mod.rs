@@ -27,7 +27,6 @@ use self::{
 };
 use countersign_config::{OidcConfig, TokenIssuer};
 use countersign_domain::principal::{Credential, Identity, Principal, Scope, SecretHash, TokenCredential};
-use countersign_protocol::McpError;
 use countersign_runtime::{background, secret};
 
 mod cache;
@@ -219,11 +218,7 @@ impl TokenVerifier {
 
     /// Reads the keys of a token's issuer or asks the issuer about the token, if that may change the outcome of
     /// [`Self::identify`]. Simultaneous calls send one request. Must run on a thread of actix.
-    pub async fn ask_issuer(&self, token: &str) {
-        self.ask_issuer_at(token, Timestamp::now()).await;
-    }
-
-    async fn ask_issuer_at(&self, token: &str, now: Timestamp) {
+    pub async fn ask_issuer(&self, token: &str, now: Timestamp) {
         match self.verify(token, now).1 {
             Some(IssuerRequest::ReadKeys(issuer)) => renew_keys(issuer, now).await,
             Some(IssuerRequest::RenewKeys(issuer)) => drop(background::spawn(issuer.renew(now))),
@@ -315,14 +310,9 @@ impl TokenVerifier {
     /// of actix.
     ///
     /// # Errors
-    /// `UNAUTHORIZED` if it expired, was revoked, or its issuer or key is no longer accepted; `UPSTREAM_UNAVAILABLE` if
-    /// the issuer did not answer.
-    pub async fn check_with_issuer(&self, credential: &TokenCredential) -> Result<(), McpError> {
-        self.check_with_issuer_at(credential, Timestamp::now()).await.map_err(McpError::from)
-    }
-
-    async fn check_with_issuer_at(&self, credential: &TokenCredential, now: Timestamp) -> Result<(), TokenRefusal> {
-        self.check_at(credential, now)?;
+    /// Those of [`Self::check`]; [`TokenRefusal::IssuerUnavailable`] if the issuer did not answer.
+    pub async fn check_with_issuer(&self, credential: &TokenCredential, now: Timestamp) -> Result<(), TokenRefusal> {
+        self.check(credential, now)?;
         let issuer = self.find_credential_issuer(credential)?;
         if credential.signed_by.is_some() {
             if issuer.is_stale(now) && issuer.may_read(now) {
@@ -341,12 +331,8 @@ impl TokenVerifier {
     /// Checks, without asking the issuer, that a token is still valid.
     ///
     /// # Errors
-    /// `UNAUTHORIZED` as for [`Self::check_with_issuer`].
-    pub fn check(&self, credential: &TokenCredential, now: Timestamp) -> Result<(), McpError> {
-        self.check_at(credential, now).map_err(McpError::from)
-    }
-
-    fn check_at(&self, credential: &TokenCredential, now: Timestamp) -> Result<(), TokenRefusal> {
+    /// Returns why it is refused: it expired, was revoked, or its issuer or key is no longer accepted.
+    pub fn check(&self, credential: &TokenCredential, now: Timestamp) -> Result<(), TokenRefusal> {
         if now.as_second() >= credential.expires_at {
             return Err(TokenRefusal::Expired);
         }

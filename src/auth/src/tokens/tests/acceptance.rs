@@ -57,8 +57,8 @@ fn principal_has_the_names_scopes_and_claims_of_its_token() {
     assert_eq!((claims.auth_time, claims.acr.as_deref()), (Some(now().as_second() - 5), Some("mfa")));
     let Credential::Token(credential) = &identity.credential else { panic!("not a token") };
     assert_eq!(credential.expires_at, now().as_second() + 660);
-    verifier.check_at(credential, after(659)).unwrap();
-    assert_eq!(verifier.check_at(credential, after(660)), Err(TokenRefusal::Expired));
+    verifier.check(credential, after(659)).unwrap();
+    assert_eq!(verifier.check(credential, after(660)), Err(TokenRefusal::Expired));
 }
 
 #[test]
@@ -198,11 +198,11 @@ fn changed_configuration_ends_earlier_verifications() {
     let Credential::Token(credential) = &identity.credential else { panic!("not a token") };
     verifier.set_issuers(&[issuer_config(OTHER_ISSUER), config.clone()]);
     verifier.identify(&token, now()).unwrap();
-    verifier.check_at(credential, now()).unwrap();
+    verifier.check(credential, now()).unwrap();
     verifier.set_issuers(&[TokenIssuer { audiences: vec!["https://gw2".to_owned()], ..config }]);
     learn_keys(&verifier, ISSUER, &[&key], now());
     assert!(verifier.identify(&token, now()).is_err());
-    assert!(verifier.check_at(credential, now()).is_err());
+    assert!(verifier.check(credential, now()).is_err());
     verifier.set_issuers(&[]);
     assert!(!verifier.is_enabled() && verifier.identify(&token, now()).is_err());
 }

@@ -18,7 +18,7 @@ fn active(provider: &FakeProvider, changes: Value) -> Value {
 
 /// Identifies the token as the gateway does for a request.
 async fn identify(verifier: &TokenVerifier, at: Timestamp) -> Result<Identity, TokenRefusal> {
-    verifier.ask_issuer_at(TOKEN, at).await;
+    verifier.ask_issuer(TOKEN, at).await;
     verifier.identify(TOKEN, at)
 }
 
@@ -103,7 +103,7 @@ async fn simultaneous_introspections_send_one_request() {
     provider.set_token(TOKEN, active(&provider, json!({})));
     let ask = |at: Timestamp| {
         let verifier = Arc::clone(&verifier);
-        rt::spawn(async move { verifier.ask_issuer_at(TOKEN, at).await })
+        rt::spawn(async move { verifier.ask_issuer(TOKEN, at).await })
     };
     let tasks: Vec<_> = (0..20).map(|n| ask(now() - SignedDuration::from_millis(n))).collect();
     for task in tasks {
@@ -121,9 +121,9 @@ async fn revoked_token_ends_its_streams_within_ten_seconds() {
     let identity = identify(&verifier, now()).await.unwrap();
     provider.set_token(TOKEN, json!({ "active": false }));
     let credential = credential(&identity);
-    verifier.check_with_issuer_at(credential, after(9)).await.unwrap();
-    assert_eq!(verifier.check_with_issuer_at(credential, after(10)).await, Err(TokenRefusal::Expired));
-    assert!(verifier.check_at(credential, after(10)).is_err());
+    verifier.check_with_issuer(credential, after(9)).await.unwrap();
+    assert_eq!(verifier.check_with_issuer(credential, after(10)).await, Err(TokenRefusal::Expired));
+    assert!(verifier.check(credential, after(10)).is_err());
     // However often its client tries, this is not a failed attempt to authenticate.
     assert_eq!(identify(&verifier, after(30)).await.unwrap_err(), TokenRefusal::Expired);
     provider.stop().await;
@@ -136,7 +136,7 @@ async fn flood_of_unknown_tokens_does_not_delay_known_ones() {
     identify(&verifier, now()).await.unwrap();
     let ask = |n: usize| {
         let verifier = Arc::clone(&verifier);
-        rt::spawn(async move { verifier.ask_issuer_at(&format!("unknown-{n}"), after(10)).await })
+        rt::spawn(async move { verifier.ask_issuer(&format!("unknown-{n}"), after(10)).await })
     };
     let flood: Vec<_> = (0..200).map(ask).collect();
     provider.wait_for_count(PATH, 2).await;
@@ -166,10 +166,10 @@ async fn failed_introspection_ends_no_stream() {
     let credential = credential(&identity);
     provider.set_status(500);
     assert_eq!(identify(&verifier, after(10)).await.unwrap_err(), TokenRefusal::IssuerUnavailable);
-    assert_eq!(verifier.check_with_issuer_at(credential, after(11)).await, Err(TokenRefusal::IssuerUnavailable));
-    verifier.check_at(credential, after(11)).unwrap();
+    assert_eq!(verifier.check_with_issuer(credential, after(11)).await, Err(TokenRefusal::IssuerUnavailable));
+    verifier.check(credential, after(11)).unwrap();
     provider.set_status(200);
-    verifier.check_with_issuer_at(credential, after(13)).await.unwrap();
+    verifier.check_with_issuer(credential, after(13)).await.unwrap();
     identify(&verifier, after(13)).await.unwrap();
     provider.stop().await;
 }

@@ -26,7 +26,7 @@ impl Fixture {
 
     /// Identifies a token as the gateway does for a request.
     async fn identify(&self, token: &str, at: Timestamp) -> Result<Arc<TokenCredential>, TokenRefusal> {
-        self.verifier.ask_issuer_at(token, at).await;
+        self.verifier.ask_issuer(token, at).await;
         match self.verifier.identify(token, at)?.credential {
             Credential::Token(credential) => Ok(credential),
             other => panic!("{other:?}"),
@@ -62,7 +62,7 @@ async fn simultaneous_tokens_read_the_keys_once() {
         .iter()
         .map(|token| {
             let (verifier, token) = (Arc::clone(&fixture.verifier), token.clone());
-            rt::spawn(async move { verifier.ask_issuer_at(&token, now()).await })
+            rt::spawn(async move { verifier.ask_issuer(&token, now()).await })
         })
         .collect();
     for task in tasks {
@@ -77,7 +77,7 @@ async fn simultaneous_tokens_read_the_keys_once() {
 async fn token_waits_for_the_running_read_of_the_keys() {
     let fixture = Fixture::new().await;
     let (verifier, first) = (Arc::clone(&fixture.verifier), fixture.token(&fixture.key));
-    let reading = rt::spawn(async move { verifier.ask_issuer_at(&first, now()).await });
+    let reading = rt::spawn(async move { verifier.ask_issuer(&first, now()).await });
     fixture.provider.wait_for_count(METADATA, 1).await;
     fixture.identify(&fixture.token(&fixture.key), now()).await.unwrap();
     reading.await.unwrap();
@@ -127,7 +127,7 @@ async fn removed_key_ends_its_tokens_and_streams() {
         rt::time::sleep(std::time::Duration::from_millis(10)).await;
     }
     assert!(is_refused());
-    assert!(fixture.verifier.check_at(&credential, after(301)).is_err());
+    assert!(fixture.verifier.check(&credential, after(301)).is_err());
     fixture.provider.stop().await;
 }
 
@@ -135,9 +135,9 @@ async fn removed_key_ends_its_tokens_and_streams() {
 async fn open_stream_renews_the_keys() {
     let fixture = Fixture::new().await;
     let credential = fixture.identify(&fixture.token(&fixture.key), now()).await.unwrap();
-    fixture.verifier.check_with_issuer_at(&credential, after(299)).await.unwrap();
+    fixture.verifier.check_with_issuer(&credential, after(299)).await.unwrap();
     assert_eq!(fixture.provider.count("/jwks"), 1);
-    fixture.verifier.check_with_issuer_at(&credential, after(300)).await.unwrap();
+    fixture.verifier.check_with_issuer(&credential, after(300)).await.unwrap();
     fixture.provider.wait_for_count("/jwks", 2).await;
     fixture.provider.stop().await;
 }
@@ -150,10 +150,10 @@ async fn old_keys_are_valid_for_a_day_without_the_provider() {
     fixture.provider.stop().await;
     for second in [300, 400, 3600, 86_399] {
         fixture.identify(&token, after(second)).await.unwrap();
-        fixture.verifier.check_with_issuer_at(&credential, after(second)).await.unwrap();
+        fixture.verifier.check_with_issuer(&credential, after(second)).await.unwrap();
     }
     assert_eq!(fixture.identify(&token, after(86_400)).await.unwrap_err(), TokenRefusal::IssuerUnavailable);
-    assert!(fixture.verifier.check_with_issuer_at(&credential, after(86_400)).await.is_err());
+    assert!(fixture.verifier.check_with_issuer(&credential, after(86_400)).await.is_err());
 }
 
 #[actix::test]

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::tokens::{issuer::IssuerSnapshot, key_set::KeySet, metadata::Metadata};
 use countersign_config::IntrospectionClient;
-use countersign_domain::principal::{Role, Scope};
+use countersign_domain::principal::Role;
+use countersign_protocol::McpError;
 
 mod acceptance;
 pub(crate) mod fake_provider;
