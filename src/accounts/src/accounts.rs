@@ -28,18 +28,12 @@ use countersign_upstream::credentials::{AccountHolder, CredentialSource, Credent
 
 /// The cookie of a consent that has begun.
 pub const CONSENT_COOKIE: &str = "countersign_connect";
-/// The path of the redirect URI, below `public_url`.
-pub const CALLBACK_PATH: &str = "/api/servers/callback";
-/// The path of the Client ID Metadata Document, below `public_url`.
-pub const CLIENT_METADATA_PATH: &str = "/.well-known/oauth-client.json";
 /// The holder of all accounts of people in `auth.mode: local`, where all principals are one person.
 const LOCAL_USER: &str = "local";
 
 /// The accounts at all servers.
 pub struct Accounts {
     mode: AuthMode,
-    /// The address of the gateway, without a slash at its end.
-    base_url: ArcSwap<String>,
     client: Arc<OAuthClient>,
     /// The configured servers that may require accounts, in the order of the configuration.
     servers: Mutex<Vec<Arc<AccountServer>>>,
@@ -72,22 +66,19 @@ impl Accounts {
         identity_provider: Arc<dyn IdentityProvider>,
         on_change: ChangeListener,
     ) -> Arc<Self> {
-        let base_url = base_url(config);
-        let addresses = ArcSwap::from_pointee(client_addresses(&base_url));
-        let base_url = ArcSwap::from_pointee(base_url);
+        let addresses = ArcSwap::from_pointee(ClientAddresses::new(&base_url(config)));
         let store = SealedStore::new(store, sealer);
         let unanswered_consents = Mutex::default();
         let client = Arc::new(OAuthClient { store, addresses, identity_provider, on_change, unanswered_consents });
         let (mode, servers, accounts) = (config.auth.mode, Mutex::default(), Mutex::default());
-        let created = Arc::new(Self { mode, base_url, client, servers, accounts });
+        let created = Arc::new(Self { mode, client, servers, accounts });
         created.set_servers(&config.upstreams);
         created
     }
 
     /// Replaces the address of the gateway, whose port may be known only once it listens.
     pub fn set_base_url(&self, base_url: &str) {
-        self.client.addresses.store(Arc::new(client_addresses(base_url)));
-        self.base_url.store(Arc::new(base_url.to_owned()));
+        self.client.addresses.store(Arc::new(ClientAddresses::new(base_url)));
     }
 
     /// Replaces the configured servers.
@@ -277,7 +268,7 @@ impl CredentialSource for Accounts {
     }
 
     fn connect_url(&self, server: &str) -> String {
-        format!("{}{}/connect", self.base_url.load(), server_page(server))
+        format!("{}{}/connect", self.client.addresses.load().base_url, server_page(server))
     }
 }
 
@@ -297,13 +288,6 @@ pub fn server_page(name: &str) -> String {
         .map(|byte| if is_unreserved(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
         .collect();
     format!("/#/servers/{segment}")
-}
-
-fn client_addresses(base_url: &str) -> ClientAddresses {
-    ClientAddresses {
-        redirect_uri: format!("{base_url}{CALLBACK_PATH}"),
-        metadata_url: base_url.starts_with("https://").then(|| format!("{base_url}{CLIENT_METADATA_PATH}")),
-    }
 }
 
 /// Returns the server among these that accepts the same accounts and tokens.

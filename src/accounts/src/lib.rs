@@ -23,7 +23,7 @@ mod token_refresher;
 mod token_requester;
 mod tokens;
 
-pub use accounts::{AccountStatus, Accounts, CALLBACK_PATH, CLIENT_METADATA_PATH, CONSENT_COOKIE, server_page};
+pub use accounts::{AccountStatus, Accounts, CONSENT_COOKIE, server_page};
 pub use client::{ChangeListener, IdentityProvider};
 pub use consent::{ConnectError, FinishedConsent, MAX_CONSENT_DURATION, StartedConsent};
 

@@ -9,6 +9,10 @@ use super::{OAuthError, discovery::AuthorizationServer, http::post};
 use countersign_auth::tokens::quote;
 use countersign_config::{Authorities, UpstreamOAuth, is_loopback};
 
+/// The path of the redirect URI. `countersign_rest` serves both paths.
+const CALLBACK_PATH: &str = "/api/servers/callback";
+/// The path of the Client ID Metadata Document.
+const CLIENT_METADATA_PATH: &str = "/.well-known/oauth-client.json";
 /// The name that authorization servers show to people.
 const CLIENT_NAME: &str = "Countersign";
 /// The maximum number of bytes of a client id or secret that an authorization server issues.
@@ -39,9 +43,21 @@ pub enum ClientAuthMethod {
 /// The addresses of the gateway as a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientAddresses {
+    /// The address of the gateway as a browser reaches it, without a slash at its end.
+    pub base_url: String,
     pub redirect_uri: String,
-    /// The URL of the Client ID Metadata Document, if `public_url` uses HTTPS.
+    /// The URL of the Client ID Metadata Document, if the gateway is reached by HTTPS.
     pub metadata_url: Option<String>,
+}
+
+impl ClientAddresses {
+    pub fn new(base_url: &str) -> Self {
+        Self {
+            base_url: base_url.to_owned(),
+            redirect_uri: format!("{base_url}{CALLBACK_PATH}"),
+            metadata_url: base_url.starts_with("https://").then(|| format!("{base_url}{CLIENT_METADATA_PATH}")),
+        }
+    }
 }
 
 impl Registration {

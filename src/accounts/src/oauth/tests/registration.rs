@@ -5,10 +5,7 @@ use crate::oauth::registration::{
 use countersign_config::{Secret, UpstreamOAuth};
 
 fn addresses() -> ClientAddresses {
-    ClientAddresses {
-        redirect_uri: "https://gw.example/api/servers/callback".to_owned(),
-        metadata_url: Some("https://gw.example/.well-known/oauth-client.json".to_owned()),
-    }
+    ClientAddresses::new("https://gw.example")
 }
 
 fn secret(text: &str) -> Option<Secret> {
