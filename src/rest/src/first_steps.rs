@@ -15,6 +15,7 @@ use countersign_auth::keys::TEST_AGENT;
 use countersign_domain::{
     changes::{Change, ChangeState, Proposer},
     policy::Verdict,
+    principal::Role,
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, ProviderDirectory as _, previews};
@@ -77,7 +78,7 @@ pub async fn get(
     let directory = RouteDirectory(Arc::clone(standing_rules.routes()));
     Ok(json_ok(&FirstSteps {
         command: AgentCommand::clone(&command),
-        may_create_agent_keys: keys::may_manage_agent_keys(&caller),
+        may_create_agent_keys: keys::manageable_roles(&caller).contains(&Role::Agent),
         agent_seen: !sessions.sessions().is_empty() || newest.iter().any(is_from_agent),
         server_added: servers.servers().await.iter().any(|server| server.kind == "upstream"),
         can_propose_test_change: directory.tool_hash(TRACKER, "create_issue").is_some(),

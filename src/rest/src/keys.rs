@@ -26,32 +26,33 @@ use countersign_store::{
     unread_result_error,
 };
 
-/// Returns `true` if the caller may manage the keys of agents: an admin, or a person who signed in with a code of
-/// `countersign open`, who can manage keys on the gateway's machine as well.
-pub fn may_manage_agent_keys(caller: &Caller) -> bool {
+/// Returns the roles of the keys that the caller may create and revoke, in the order in which the page offers them. An admin
+/// manages all keys. A person who signed in with a code of `countersign open`, who can manage keys on the gateway's machine as
+/// well, manages those that decide nothing.
+pub fn manageable_roles(caller: &Caller) -> &'static [Role] {
     let principal = &caller.principal;
     let is_code_sign_in = matches!(caller.credential, Credential::SignIn(_))
         && principal.key_id.is_none()
         && principal.claims.is_none()
         && principal.role.may_decide();
-    principal.role == Role::Admin || is_code_sign_in
+    match principal.role {
+        Role::Admin => &[Role::Agent, Role::Viewer, Role::Reviewer, Role::Admin],
+        _ if is_code_sign_in => &[Role::Agent, Role::Viewer],
+        _ => &[],
+    }
 }
 
-/// Returns `true` if the caller may create and revoke keys of the role. Only admins may do so for roles that decide.
-fn may_manage(caller: &Caller, role: Role) -> bool {
-    caller.principal.role == Role::Admin || (may_manage_agent_keys(caller) && !role.may_decide())
-}
-
-/// Checks that the caller may manage some keys.
-fn check_manager(caller: &Caller) -> Result<(), Problem> {
-    if may_manage_agent_keys(caller) {
-        return Ok(());
+/// Returns the roles of the keys that the caller manages.
+///
+/// # Errors
+/// `FORBIDDEN` if there are none.
+fn check_manager(caller: &Caller) -> Result<&'static [Role], Problem> {
+    let roles = manageable_roles(caller);
+    if !roles.is_empty() {
+        return Ok(roles);
     }
     Err(Problem::new(ErrorKind::Forbidden, "an admin manages keys, or `countersign keys` on the gateway's machine"))
 }
-
-/// The roles in the order in which the page offers them.
-const ROLES: [Role; 4] = [Role::Agent, Role::Viewer, Role::Reviewer, Role::Admin];
 
 /// A key without its secret.
 #[derive(Serialize, ToSchema)]
@@ -89,10 +90,10 @@ struct KeyList {
 #[utoipa::path(get, path = "/api/keys", operation_id = "listKeys", responses(
     (status = 200, description = "The keys", body = KeyList)))]
 pub async fn list(caller: Caller, data: web::Data<SignInData>) -> Result<HttpResponse, Problem> {
-    check_manager(&caller)?;
+    let roles = check_manager(&caller)?;
     let keys = use_store(&data, |store| store.list().map_err(unavailable)).await?;
     let entry = |key: ApiKey| Key {
-        may_revoke: key.revoked_at.is_none() && may_manage(&caller, key.role),
+        may_revoke: key.revoked_at.is_none() && roles.contains(&key.role),
         created_by: key.created_by.into_iter().next(),
         owner: key.owner.unwrap_or_else(|| key.name.clone()),
         id: key.id,
@@ -102,10 +103,7 @@ pub async fn list(caller: Caller, data: web::Data<SignInData>) -> Result<HttpRes
         last_used_at: key.last_used_at,
         revoked_at: key.revoked_at,
     };
-    Ok(json_ok(&KeyList {
-        keys: keys.into_iter().rev().map(entry).collect(),
-        creatable_roles: ROLES.into_iter().filter(|role| may_manage(&caller, *role)).collect(),
-    }))
+    Ok(json_ok(&KeyList { keys: keys.into_iter().rev().map(entry).collect(), creatable_roles: roles.to_vec() }))
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -143,10 +141,10 @@ pub async fn create(
     data: web::Data<SignInData>,
     reloader: web::Data<Reloader>,
 ) -> Result<HttpResponse, Problem> {
-    check_manager(&caller)?;
+    let roles = check_manager(&caller)?;
     let body: KeyRequest = body::read_json(&request, payload).await?;
     let role = body.role.unwrap_or(Role::Agent);
-    if !may_manage(&caller, role) {
+    if !roles.contains(&role) {
         let text = format!(
             "an admin creates such a key, or `countersign keys create --role {}` on the gateway's machine",
             role.as_str()
@@ -193,15 +191,14 @@ pub async fn revoke(
     request: HttpRequest,
     data: web::Data<SignInData>,
 ) -> Result<HttpResponse, Problem> {
-    check_manager(&caller)?;
+    let roles = check_manager(&caller)?;
     let not_found = || Problem::new(ErrorKind::NotFound, "there is no such key, or it was revoked already");
     let id = path_id(&request).ok_or_else(not_found)?.to_owned();
-    let (is_admin, actor) = (caller.principal.role == Role::Admin, caller.principal.name.clone());
-    let revoked_id = id.clone();
+    let (actor, revoked_id) = (caller.principal.name.clone(), id.clone());
     let is_revoked = use_store(&data, move |store| {
         let keys = store.list().map_err(unavailable)?;
         let key = keys.into_iter().find(|key| key.id == id).ok_or_else(not_found)?;
-        if !is_admin && key.role.may_decide() {
+        if !roles.contains(&key.role) {
             return Err(Problem::new(ErrorKind::Forbidden, "only an admin revokes a key that may decide on changes"));
         }
         store.revoke_by(&id, Timestamp::now(), &actor).map_err(unavailable)
