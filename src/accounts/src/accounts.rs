@@ -37,7 +37,7 @@ pub struct Accounts {
     client: Arc<OAuthClient>,
     /// The configured servers that may require accounts, in the order of the configuration.
     servers: Mutex<Vec<Arc<AccountServer>>>,
-    accounts: Mutex<HashMap<AccountKey, Arc<AccountAuthorizer>>>,
+    authorizers: Mutex<HashMap<AccountKey, Arc<AccountAuthorizer>>>,
 }
 
 /// The state of a holder's account at a server.
@@ -70,8 +70,8 @@ impl Accounts {
         let store = SealedStore::new(store, sealer);
         let unanswered_consents = Mutex::default();
         let client = Arc::new(OAuthClient { store, addresses, identity_provider, on_change, unanswered_consents });
-        let (mode, servers, accounts) = (config.auth.mode, Mutex::default(), Mutex::default());
-        let created = Arc::new(Self { mode, client, servers, accounts });
+        let (mode, servers, authorizers) = (config.auth.mode, Mutex::default(), Mutex::default());
+        let created = Arc::new(Self { mode, client, servers, authorizers });
         created.set_servers(&config.upstreams);
         created
     }
@@ -88,7 +88,7 @@ impl Accounts {
         *current = servers
             .map(|server| find_with_same_accounts(&current, &server).unwrap_or_else(|| Arc::new(server)))
             .collect();
-        self.accounts.lock().retain(|_, account| current.iter().any(|server| account.belongs_to(server)));
+        self.authorizers.lock().retain(|_, authorizer| current.iter().any(|server| authorizer.belongs_to(server)));
     }
 
     /// Returns the server with this name, if people connect to it.
@@ -223,9 +223,9 @@ impl Accounts {
 
     /// Makes the links read the account again, and reports the change to the listener.
     fn publish_change(&self, key: &AccountKey) {
-        let account = self.accounts.lock().get(key).cloned();
-        if let Some(account) = account {
-            account.forget_tokens();
+        let authorizer = self.authorizers.lock().get(key).cloned();
+        if let Some(authorizer) = authorizer {
+            authorizer.forget_tokens();
         }
         (self.client.on_change)(&key.server, &key.holder);
     }
@@ -238,13 +238,13 @@ impl CredentialSource for Accounts {
             // An upstream that is being closed still has its old configuration, which must not replace the new one.
             return Some(Arc::new(AccountAuthorizer::new(&self.client, &Arc::new(configured), holder.clone())));
         };
-        let (mut accounts, key) = (self.accounts.lock(), server.account_key(holder.clone()));
-        if let Some(account) = accounts.get(&key).filter(|account| account.belongs_to(&server)) {
-            return Some(Arc::clone(account) as _);
+        let create = || Arc::new(AccountAuthorizer::new(&self.client, &server, holder.clone()));
+        let mut authorizers = self.authorizers.lock();
+        let authorizer = authorizers.entry(server.account_key(holder.clone())).or_insert_with(create);
+        if !authorizer.belongs_to(&server) {
+            *authorizer = create();
         }
-        let account = Arc::new(AccountAuthorizer::new(&self.client, &server, holder.clone()));
-        accounts.insert(key, Arc::clone(&account));
-        Some(account)
+        Some(Arc::clone(authorizer) as _)
     }
 
     fn holder(&self, server: &UpstreamConfig, principal: &Principal) -> AccountHolder {
@@ -255,9 +255,10 @@ impl CredentialSource for Accounts {
         let Some(server) = AccountServer::new(server) else { return Vec::new() };
         let is_personal = server.oauth.is_personal();
         if !server.requires_consent() {
-            let accounts = self.accounts.lock();
-            let at_server =
-                accounts.iter().filter(|(key, account)| key.server == server.name && account.has_obtained_token());
+            let authorizers = self.authorizers.lock();
+            let at_server = authorizers
+                .iter()
+                .filter(|(key, authorizer)| key.server == server.name && authorizer.has_obtained_token());
             let mut holders: Vec<_> = at_server.map(|(key, _)| key.holder.clone()).collect();
             holders.sort_unstable();
             return if is_personal { holders } else { vec![AccountHolder::Gateway] };
