@@ -8,7 +8,7 @@ use super::{
     OAuthError,
     allowed_addresses::AllowedAddresses,
     challenge::Challenge,
-    http::{GetError, get_json},
+    http::{GetError, RequestLimits, get_json},
     read_scopes,
 };
 use countersign_auth::tokens::{quote, well_known_urls};
@@ -89,9 +89,10 @@ pub async fn discover(
     trusted: Option<&Authorities>,
 ) -> Result<DiscoveredResource, OAuthError> {
     let allowed_addresses = AllowedAddresses::new(url, config.issuer.as_deref());
+    let limits = RequestLimits { allowed_addresses: &allowed_addresses, trusted };
     let named_url = challenge.and_then(|challenge| challenge.resource_metadata.clone());
     let urls = named_url.as_ref().map_or_else(|| resource_metadata_urls(url), |named_url| vec![named_url.clone()]);
-    let found = find_document::<ResourceDocument>(&urls, &allowed_addresses, trusted).await?;
+    let found = find_document::<ResourceDocument>(&urls, limits).await?;
     let (resource, resource_scopes, issuer) = match found {
         DocumentLookup::Found { url: document_url, document } => {
             if !covers_server(&document.resource, url) {
@@ -112,8 +113,8 @@ pub async fn discover(
         }
     };
     let authorization_server = match issuer {
-        Some(issuer) => read_authorization_server(&issuer, &allowed_addresses, trusted).await?,
-        None => read_legacy_server(url, &allowed_addresses, trusted).await?,
+        Some(issuer) => read_authorization_server(&issuer, limits).await?,
+        None => read_legacy_server(url, limits).await?,
     };
     let metadata_url = named_url.filter(|named_url| !resource_metadata_urls(url).contains(named_url));
     Ok(DiscoveredResource { resource, resource_scopes, metadata_url, authorization_server })
@@ -125,13 +126,12 @@ pub async fn discover(
 /// As [`discover`].
 pub async fn read_authorization_server(
     issuer: &str,
-    allowed_addresses: &AllowedAddresses,
-    trusted: Option<&Authorities>,
+    limits: RequestLimits<'_>,
 ) -> Result<AuthorizationServer, OAuthError> {
-    allowed_addresses.check(issuer)?;
-    match find_document(&well_known_urls(issuer), allowed_addresses, trusted).await? {
+    limits.allowed_addresses.check(issuer)?;
+    match find_document(&well_known_urls(issuer), limits).await? {
         DocumentLookup::Found { url, document } => {
-            AuthorizationServer::read(&url, document, &[issuer], allowed_addresses)
+            AuthorizationServer::read(&url, document, &[issuer], limits.allowed_addresses)
         }
         DocumentLookup::Missing(reason) => {
             Err(OAuthError::Unusable(format!("the issuer {} has no metadata: {reason}", quote(issuer))))
@@ -140,22 +140,18 @@ pub async fn read_authorization_server(
 }
 
 /// Reads the metadata at the server's own address, or returns the default endpoints (2025-03-26/basic/authorization).
-async fn read_legacy_server(
-    url: &Url,
-    allowed_addresses: &AllowedAddresses,
-    trusted: Option<&Authorities>,
-) -> Result<AuthorizationServer, OAuthError> {
+async fn read_legacy_server(url: &Url, limits: RequestLimits<'_>) -> Result<AuthorizationServer, OAuthError> {
     let issuer = url.origin().ascii_serialization();
     let urls = [format!("{issuer}/.well-known/oauth-authorization-server")];
-    if let DocumentLookup::Found { url, document } = find_document(&urls, allowed_addresses, trusted).await? {
-        return AuthorizationServer::read(&url, document, &[&issuer, &format!("{issuer}/")], allowed_addresses);
+    if let DocumentLookup::Found { url, document } = find_document(&urls, limits).await? {
+        return AuthorizationServer::read(&url, document, &[&issuer, &format!("{issuer}/")], limits.allowed_addresses);
     }
     Ok(AuthorizationServer {
         authorization_endpoint: Some(format!("{issuer}/authorize")),
         token_endpoint: format!("{issuer}/token"),
         registration_endpoint: Some(format!("{issuer}/register")),
         issuer,
-        allowed_addresses: allowed_addresses.clone(),
+        allowed_addresses: limits.allowed_addresses.clone(),
         ..AuthorizationServer::default()
     })
 }
@@ -220,13 +216,12 @@ enum DocumentLookup<T> {
 /// [`OAuthError::Unavailable`] if a server does not answer, or answers that it is unavailable.
 async fn find_document<T: DeserializeOwned>(
     urls: &[String],
-    allowed_addresses: &AllowedAddresses,
-    trusted: Option<&Authorities>,
+    limits: RequestLimits<'_>,
 ) -> Result<DocumentLookup<T>, OAuthError> {
     let (mut failure, mut is_unavailable) = ("there is no well-known URL".to_owned(), false);
     let mut malformed = None;
     for url in urls {
-        match get_json(url, allowed_addresses, trusted).await {
+        match get_json(url, limits).await {
             // At a URL without a document, servers answer with any status, with a page, or with other JSON.
             Ok(document) => match T::deserialize(document) {
                 Ok(document) => return Ok(DocumentLookup::Found { url: url.clone(), document }),

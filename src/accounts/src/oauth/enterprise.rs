@@ -9,6 +9,7 @@ use url::Url;
 use super::{
     AllowedAddresses, OAuthError,
     discovery::read_authorization_server,
+    http::RequestLimits,
     registration::{ClientAuthMethod, Registration, secret_method},
     token::{Grant, TokenRequest, request_token},
 };
@@ -57,7 +58,8 @@ pub async fn request_assertion(
     let allowed_addresses = AllowedAddresses::new(&Url::parse(&iss).map_err(|_| unusable())?, None);
     let config = config_for(&iss);
     let trusted = config.as_ref().map_or(request.trusted, |config| config.authorities.as_ref());
-    let authorization_server = read_authorization_server(&iss, &allowed_addresses, trusted).await?;
+    let authorization_server =
+        read_authorization_server(&iss, RequestLimits { allowed_addresses: &allowed_addresses, trusted }).await?;
     let client_id = client_id.ok_or_else(unusable)?;
     let config = config.as_ref().filter(|config| config.client_id == client_id);
     let secret = config.and_then(|config| config.client_secret.as_ref());

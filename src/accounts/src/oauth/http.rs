@@ -10,7 +10,7 @@ use url::Url;
 use super::{OAuthError, allowed_addresses::AllowedAddresses};
 use countersign_auth::tokens::{quote, read_error_code};
 use countersign_config::Authorities;
-use countersign_net::{AddressRange, BoundedRequestError, BoundedResponse, send_bounded, shared_client};
+use countersign_net::{BoundedRequestError, BoundedResponse, send_bounded, shared_client};
 
 /// The reason why no document was read from a URL.
 pub(super) enum GetError {
@@ -24,19 +24,34 @@ pub(super) enum GetError {
     },
 }
 
-/// Returns this thread's HTTP client that connects only to addresses in this range.
-fn client(range: AddressRange, trusted: Option<&Authorities>) -> Client {
-    shared_client(Some(range), trusted.map(|authorities| authorities.certificates.as_slice()))
+/// The limits of requests on behalf of one MCP server.
+#[derive(Clone, Copy)]
+pub struct RequestLimits<'a> {
+    pub allowed_addresses: &'a AllowedAddresses,
+    /// Certificate authorities that are trusted in addition to the public ones.
+    pub trusted: Option<&'a Authorities>,
+}
+
+/// The body of a POST request.
+pub(super) enum PostBody {
+    Form(String),
+    Json(Value),
+}
+
+impl RequestLimits<'_> {
+    /// Returns a URL that may be used, with this thread's HTTP client that connects only to the addresses that are allowed
+    /// for it.
+    fn check(self, url: &str) -> Result<(Url, Client), OAuthError> {
+        let (url, range) = self.allowed_addresses.check(url)?;
+        let trusted = self.trusted.map(|authorities| authorities.certificates.as_slice());
+        Ok((url, shared_client(Some(range), trusted)))
+    }
 }
 
 /// Reads a JSON document.
-pub(super) async fn get_json(
-    url: &str,
-    allowed_addresses: &AllowedAddresses,
-    trusted: Option<&Authorities>,
-) -> Result<Value, GetError> {
-    let (url, range) = allowed_addresses.check(url).map_err(GetError::Failed)?;
-    let request = client(range, trusted).get(url.as_str());
+pub(super) async fn get_json(url: &str, limits: RequestLimits<'_>) -> Result<Value, GetError> {
+    let (url, client) = limits.check(url).map_err(GetError::Failed)?;
+    let request = client.get(url.as_str());
     let request = request.insert_header((ACCEPT, "application/json"));
     let request = request.insert_header((USER_AGENT, countersign_net::USER_AGENT));
     let answer = send_bounded(request, None).await.map_err(|error| GetError::Failed(to_oauth_error(&url, error)))?;
@@ -64,15 +79,17 @@ fn is_transient(status: u16) -> bool {
 /// [`OAuthError::Unavailable`] also for 429 and 5xx; otherwise [`OAuthError::Unusable`].
 pub(super) async fn post(
     url: &str,
-    allowed_addresses: &AllowedAddresses,
-    trusted: Option<&Authorities>,
-    content_type: &str,
+    limits: RequestLimits<'_>,
     headers: &[(HeaderName, String)],
-    body: String,
+    body: PostBody,
     on_refusal: impl FnOnce(&BoundedResponse),
 ) -> Result<Value, OAuthError> {
-    let (url, range) = allowed_addresses.check(url)?;
-    let mut request = client(range, trusted).post(url.as_str());
+    let (url, client) = limits.check(url)?;
+    let (content_type, body) = match body {
+        PostBody::Form(form) => ("application/x-www-form-urlencoded", form),
+        PostBody::Json(document) => ("application/json", document.to_string()),
+    };
+    let mut request = client.post(url.as_str());
     let fixed_headers =
         [(ACCEPT, "application/json"), (USER_AGENT, countersign_net::USER_AGENT), (CONTENT_TYPE, content_type)];
     for header in fixed_headers {

@@ -5,7 +5,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use url::Url;
 
-use super::{OAuthError, discovery::AuthorizationServer, http::post};
+use super::{
+    OAuthError,
+    discovery::AuthorizationServer,
+    http::{PostBody, RequestLimits, post},
+};
 use countersign_auth::tokens::quote;
 use countersign_config::{Authorities, UpstreamOAuth, is_loopback};
 
@@ -163,8 +167,8 @@ pub async fn register(
     })?;
     let mut request = client_metadata(addresses);
     request["token_endpoint_auth_method"] = method.name().into();
-    let (allowed_addresses, body) = (&authorization_server.allowed_addresses, request.to_string());
-    let answer = post(endpoint, allowed_addresses, trusted, "application/json", &[], body, |_| {}).await?;
+    let limits = RequestLimits { allowed_addresses: &authorization_server.allowed_addresses, trusted };
+    let answer = post(endpoint, limits, &[], PostBody::Json(request), |_| {}).await?;
     let client = RegisteredClient::deserialize(answer).map_err(|error| {
         OAuthError::Unusable(format!("the answer to the registration is malformed: {}", quote(&error.to_string())))
     })?;

@@ -12,7 +12,7 @@ use super::{
     assertion::client_assertion,
     discovery::AuthorizationServer,
     dpop::{DpopKey, is_usable_nonce},
-    http::post,
+    http::{PostBody, RequestLimits, post},
     read_scopes,
     registration::{ClientAuthMethod, Registration},
 };
@@ -134,9 +134,9 @@ impl TokenRequest<'_> {
                 let proof = key.prove("POST", endpoint, None, nonce, now)?;
                 headers.push((HeaderName::from_static("dpop"), proof));
             }
-            let content_type = "application/x-www-form-urlencoded";
             let allowed_addresses = &self.authorization_server.allowed_addresses;
-            post(endpoint, allowed_addresses, self.trusted, content_type, &headers, form.finish(), |answer| {
+            let limits = RequestLimits { allowed_addresses, trusted: self.trusted };
+            post(endpoint, limits, &headers, PostBody::Form(form.finish()), |answer| {
                 let nonce = answer.headers.get("dpop-nonce").and_then(|nonce| nonce.to_str().ok());
                 *demanded_nonce = nonce.filter(|nonce| is_usable_nonce(nonce)).map(str::to_owned);
             })
