@@ -5,6 +5,7 @@ mod fakes;
 mod refreshing;
 mod refusals;
 mod requesting;
+mod stored_forms;
 
 use std::sync::{Arc, Mutex};
 
