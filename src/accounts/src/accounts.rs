@@ -211,8 +211,8 @@ impl Accounts {
     fn holder_for(&self, oauth: &UpstreamOAuth, principal: &Principal) -> AccountHolder {
         match self.mode {
             _ if !oauth.is_personal() => AccountHolder::Gateway,
-            AuthMode::Local => AccountHolder::Person(LOCAL_USER.into()),
-            AuthMode::Keys => AccountHolder::Person(person_key(principal.person_name()).into()),
+            AuthMode::Local => LOCAL_USER.into(),
+            AuthMode::Keys => person_key(principal.person_name()).into(),
         }
     }
 

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// The holder of an account at a server. It is written as the name of the person, or as an empty text for the gateway.
+/// The holder of an account at a server. It is written as the name of the person, or as an empty text for the gateway, and is
+/// created from such a text, so that no person has the empty name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum AccountHolder {
-    /// The person with that key ([`person_key`](crate::changes::person::person_key) of the principal's `person_name`), or this
-    /// machine's one user in `auth.mode: local`.
+    /// The person with that key ([`person_key`](crate::changes::person::person_key) of the principal's `person_name`), or
+    /// this machine's one user in `auth.mode: local`.
     Person(Arc<str>),
     /// The gateway, whose account everybody uses.
     Gateway,
