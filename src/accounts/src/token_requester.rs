@@ -1,6 +1,6 @@
-//! Requests the tokens that need no consent: by client credentials, by an assertion of the identity
-//! provider about a person, or by an assertion of the platform about the gateway. They stay in memory, because another
-//! one can always be obtained.
+//! Requests the tokens that need no consent: by client credentials, by an assertion of the identity provider about a
+//! person, or by an assertion of the platform about the gateway. They stay in memory, because another one can always be
+//! obtained.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -191,11 +191,11 @@ impl TokenRequester {
         let assertion;
         let grant = match self.server.oauth.grant {
             OAuthGrant::WorkloadIdentity => {
-                assertion = self.read_subject_token().await.map_err(TokenError::NotRequested)?;
+                assertion = self.read_subject_token().await.map_err(TokenError::Local)?;
                 Grant::JwtBearer(&assertion)
             }
             OAuthGrant::Enterprise => {
-                let id_token = self.read_subject_token().await.map_err(TokenError::NotRequested)?;
+                let id_token = self.read_subject_token().await.map_err(TokenError::Local)?;
                 let config_for = |issuer: &str| self.client.identity_provider.config_for(issuer);
                 assertion = request_assertion(&id_token, config_for, request, now).await?;
                 Grant::JwtBearer(&assertion)
@@ -235,8 +235,8 @@ async fn read_token_file(path: &Path) -> Result<String, String> {
 /// The reason why no token was obtained.
 enum TokenError {
     OAuth(OAuthError),
-    /// The authorization server was not asked for one.
-    NotRequested(AuthorizationError),
+    /// The gateway has no subject token, or its store is unavailable.
+    Local(AuthorizationError),
 }
 
 impl From<OAuthError> for TokenError {
@@ -249,20 +249,20 @@ impl From<RegistrationError> for TokenError {
     fn from(error: RegistrationError) -> Self {
         match error {
             RegistrationError::OAuth(error) => Self::OAuth(error),
-            RegistrationError::Store(_) => Self::NotRequested(store_unavailable()),
+            RegistrationError::Store(_) => Self::Local(store_unavailable()),
         }
     }
 }
 
 impl TokenError {
-    /// Begins a pause, unless no token was requested, and returns the failure.
+    /// Returns the failure, and begins a pause if it is one of the authorization server.
     fn begin_pause(self, pause: &Pause) -> AuthorizationError {
         let (failure, length) = match self {
             Self::OAuth(error @ OAuthError::Refused(_)) => {
                 (AuthorizationError::Refused(format!("cannot be used, because {error}")), PAUSE_AFTER_REFUSAL)
             }
             Self::OAuth(error) => (unavailable(&error), PAUSE_AFTER_OUTAGE),
-            Self::NotRequested(failure) => return failure,
+            Self::Local(failure) => return failure,
         };
         pause.begin(length, &failure);
         failure
