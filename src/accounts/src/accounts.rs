@@ -17,14 +17,15 @@ use super::{
 };
 use countersign_config::{AccountKind, AuthMode, Config, UpstreamConfig, UpstreamOAuth};
 use countersign_domain::{
+    account_holder::AccountHolder,
     changes::person::person_key,
     policy::KeyHolders,
     principal::{Principal, Role},
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::sealing::Sealer;
-use countersign_store::accounts::{self as store, AccountKey};
-use countersign_upstream::credentials::{AccountHolder, CredentialSource, Credentials};
+use countersign_store::accounts::{AccountKey, AccountStore};
+use countersign_upstream::credentials::{CredentialSource, Credentials};
 
 /// The cookie of a consent that has begun.
 pub const CONSENT_COOKIE: &str = "countersign_connect";
@@ -61,7 +62,7 @@ impl Accounts {
     /// `identity_provider` count at servers with `grant: enterprise`.
     pub fn new(
         config: &Config,
-        store: Arc<dyn store::AccountStore>,
+        store: Arc<dyn AccountStore>,
         sealer: Sealer,
         identity_provider: Arc<dyn IdentityProvider>,
         on_change: ChangeListener,

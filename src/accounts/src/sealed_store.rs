@@ -52,6 +52,7 @@ struct ListedAccount {
 /// A stored account with its tokens unsealed.
 #[derive(Clone)]
 pub struct UnsealedAccount {
+    /// The version of the row. A write changes nothing once the row has another one.
     pub version: i64,
     /// The time at which a node began to refresh the tokens, while a refresh is running.
     pub refreshing_since: Option<Timestamp>,

@@ -116,7 +116,8 @@ pub fn find_principal(
     Ok(read_subject(store, code)?.principal)
 }
 
-/// Redeems a code. Returns who signs in with it. `browser_secret` is the value of the cookie [`cookie_name`]. Blocks for a durable write.
+/// Redeems a code. Returns who signs in with it. `browser_secret` is the value of the cookie [`cookie_name`]. Blocks for a
+/// durable write.
 ///
 /// # Errors
 /// `UNAUTHORIZED` for a code that is unknown, used or expired, that belongs to another browser, or whose person no longer has a

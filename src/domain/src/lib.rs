@@ -5,8 +5,8 @@
 //!
 //! [`changes::machine`] is the state machine of a change, [`changes::audit`] the hash chain of its trail, and
 //! [`changes::diff`] the diff that a reviewer sees. [`policy`] decides about calls, [`principal`] holds identities, roles and
-//! the scopes of access tokens, [`account_holder`] says whose account at a server is used, [`questions`] adapts questions of servers to their clients, [`recipes`] describes previews of
-//! tool calls, and [`webhooks`] formats outgoing events.
+//! the scopes of access tokens, [`account_holder`] names whose account at a server is used, [`questions`] adapts questions of
+//! servers to their clients, [`recipes`] describes previews of tool calls, and [`webhooks`] formats outgoing events.
 
 pub mod account_holder;
 pub mod changes;

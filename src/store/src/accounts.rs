@@ -22,12 +22,12 @@ pub struct StoredAccount {
     pub target: String,
     /// The authorization server that issued the tokens.
     pub issuer: String,
-    /// The tokens and the data with which they are renewed, sealed.
+    /// The tokens and the data with which they are refreshed, sealed.
     pub sealed: String,
     /// Incremented whenever the tokens change. A connection after a removal begins with a random version, which no older one
     /// equals.
     pub version: i64,
-    /// Set while a node renews the tokens. If it stays set, the answer of the authorization server was lost, and with it the
+    /// Set while a node refreshes the tokens. If it stays set, the answer of the authorization server was lost, and with it the
     /// refresh token.
     pub refreshing_since: Option<Timestamp>,
     pub connected_at: Timestamp,
@@ -54,14 +54,14 @@ pub trait AccountStore: Send + Sync + 'static {
     /// Those of the database.
     fn connect_account(&self, account: &StoredAccount) -> Result<i64, StoreError>;
 
-    /// Marks the tokens as being renewed, durably, before the refresh token is sent. Returns `false` if another node renews them, or
-    /// if the account has another version or was removed.
+    /// Marks the tokens as being refreshed, durably, before the refresh token is sent. Returns `false` if another node
+    /// refreshes them, or if the account has another version or was removed.
     ///
     /// # Errors
     /// Those of the database.
     fn begin_refresh(&self, key: &AccountKey, version: i64, now: Timestamp) -> Result<bool, StoreError>;
 
-    /// Stores the renewed tokens, with a higher version. Returns `false` if the account has another version or was removed.
+    /// Stores the refreshed tokens, with a higher version. Returns `false` if the account has another version or was removed.
     ///
     /// # Errors
     /// Those of the database.

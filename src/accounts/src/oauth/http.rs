@@ -39,9 +39,11 @@ pub(super) enum PostBody {
 }
 
 impl RequestLimits<'_> {
-    /// Returns a URL that may be used, with this thread's HTTP client that connects only to the addresses that are allowed
-    /// for it.
-    fn check(self, url: &str) -> Result<(Url, Client), OAuthError> {
+    /// Returns this thread's HTTP client that connects only to the addresses that are allowed for a URL, with the parsed URL.
+    ///
+    /// # Errors
+    /// [`OAuthError::Unusable`] for another URL.
+    fn client_for(self, url: &str) -> Result<(Url, Client), OAuthError> {
         let (url, range) = self.allowed_addresses.check(url)?;
         let trusted = self.trusted.map(|authorities| authorities.certificates.as_slice());
         Ok((url, shared_client(Some(range), trusted)))
@@ -50,7 +52,7 @@ impl RequestLimits<'_> {
 
 /// Reads a JSON document.
 pub(super) async fn get_json(url: &str, limits: RequestLimits<'_>) -> Result<Value, GetError> {
-    let (url, client) = limits.check(url).map_err(GetError::Failed)?;
+    let (url, client) = limits.client_for(url).map_err(GetError::Failed)?;
     let request = client.get(url.as_str());
     let request = request.insert_header((ACCEPT, "application/json"));
     let request = request.insert_header((USER_AGENT, countersign_net::USER_AGENT));
@@ -84,7 +86,7 @@ pub(super) async fn post(
     body: PostBody,
     on_refusal: impl FnOnce(&BoundedResponse),
 ) -> Result<Value, OAuthError> {
-    let (url, client) = limits.check(url)?;
+    let (url, client) = limits.client_for(url)?;
     let (content_type, body) = match body {
         PostBody::Form(form) => ("application/x-www-form-urlencoded", form),
         PostBody::Json(document) => ("application/json", document.to_string()),

@@ -255,12 +255,12 @@ impl OidcClient {
             let sealed_tokens = tokens.and_then(|tokens| provider.seal_tokens(&tokens).ok());
             Renewal::Unknown(sealed_tokens.map(|tokens| ProviderSession { tokens, ..session.clone() }))
         };
-        let mut answer = match provider.redeem_refresh_token(&refresh_token, now).await {
+        let answer = match provider.redeem_refresh_token(&refresh_token, now).await {
             Ok(answer) => answer,
             Err(SignInError::Denied) => return Renewal::Ended,
             Err(error) => return unknown(error, None),
         };
-        let refresh_token = answer.refresh_token.get_or_insert(refresh_token).clone();
+        let refresh_token = answer.refresh_token.clone().unwrap_or(refresh_token);
         let tokens = SessionTokens { id_token, refresh_token: Some(refresh_token), userinfo_claims };
         match provider.build_renewed_session(session, &tokens, answer, now).await {
             Ok(verified) => Renewal::Renewed(Box::new(verified)),
@@ -337,6 +337,7 @@ fn check_sign_in_terms(required: &SignInTerms, session: &ProviderSession, now: T
 }
 
 impl ConfiguredIdentityProvider {
+    /// Seals tokens for a [`ProviderSession`].
     fn seal_tokens(&self, tokens: &SessionTokens) -> Result<String, SignInError> {
         let json = serde_json::to_string(tokens).map_err(|_| SignInError::Failed)?;
         self.sealer.seal(TOKENS_CONTEXT, &json).map_err(|_| SignInError::Failed)
