@@ -262,10 +262,10 @@ pub fn is_subject_of(name: &str, issuer: &str) -> bool {
 }
 
 /// The characters that are escaped in a part of a name, besides those that are not ASCII.
-const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'#').add(b'%');
+const ESCAPED_CHARS: &AsciiSet = &CONTROLS.add(b' ').add(b'#').add(b'%');
 
 fn escape_part(text: &str) -> String {
-    utf8_percent_encode(text, ESCAPED).to_string()
+    utf8_percent_encode(text, ESCAPED_CHARS).to_string()
 }
 
 /// The SHA-256 of a secret, stored in place of the secret.

@@ -258,7 +258,7 @@ impl StandingRuleService {
             };
             let comment = comment.as_deref();
             crash_point("before_rule_revoked");
-            this.store_and_announce(&revoked, RuleEvent::REVOKED, &by.name, comment).await?;
+            this.store_and_announce(&revoked, RuleEvent::Revoked, &by.name, comment).await?;
             crash_point("after_rule_revoked");
             tracing::info!(rule = %id, by = %by.name, "a standing rule was revoked");
             Ok(Arc::new(revoked))
@@ -310,7 +310,7 @@ impl StandingRuleService {
         let now = self.now();
         for rule in self.deps.cache.rules().iter().filter(|rule| !rule.has_ended() && rule.is_expired(now)) {
             let expired = StandingRule { expired_at: Some(now), ..StandingRule::clone(rule) };
-            if let Err(error) = self.store_and_announce(&expired, RuleEvent::EXPIRED, SYSTEM, None).await {
+            if let Err(error) = self.store_and_announce(&expired, RuleEvent::Expired, SYSTEM, None).await {
                 tracing::warn!(%error, "the end of a standing rule could not be recorded; trying again");
                 return;
             }
@@ -336,9 +336,9 @@ impl StandingRuleService {
                 StandingVerdict::Allow => {
                     orphan.revoked_at = Some(now);
                     orphan.revoked_by = Some(SYSTEM.to_owned());
-                    (RuleEvent::REVOKED, ALLOW_RULE_ENDED_COMMENT)
+                    (RuleEvent::Revoked, ALLOW_RULE_ENDED_COMMENT)
                 }
-                StandingVerdict::Deny => (RuleEvent::ORPHANED, DENY_RULE_ORPHANED_COMMENT),
+                StandingVerdict::Deny => (RuleEvent::Orphaned, DENY_RULE_ORPHANED_COMMENT),
             };
             tracing::warn!(rule = %rule.id, by = %rule.created_by, verdict = ?rule.verdict, "the creator of a standing rule may no longer decide");
             if let Err(error) = self.store_and_announce(&orphan, event, SYSTEM, Some(comment)).await {

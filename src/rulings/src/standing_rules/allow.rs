@@ -82,7 +82,7 @@ impl StandingRuleService {
         crash_point("before_rule_created");
         let (mut stored, mut outcome) = (0, Ok(()));
         for rule in rules {
-            let recorded = self.record(rule, RuleEvent::CREATED.audit_event, &by.name, Some(reason)).await;
+            let recorded = self.record(rule, RuleEvent::Created.audit_event(), &by.name, Some(reason)).await;
             outcome = recorded.map_err(|error| error.with("tools", vec![shorten_name(&rule.tool)]));
             if outcome.is_err() {
                 break;
@@ -94,7 +94,7 @@ impl StandingRuleService {
         (self.deps.rebuild)().await;
         for rule in rules.iter().take(stored) {
             tracing::info!(rule = %rule.id, tool = %rule.tool, by = %by.name, "a reviewer lets a tool run without review");
-            self.announce(rule, RuleEvent::CREATED, &by.name, Some(reason));
+            self.announce(rule, RuleEvent::Created, &by.name, Some(reason));
         }
         outcome
     }

@@ -110,7 +110,7 @@ impl StandingRuleService {
             }
             .with_deadline(now);
             crash_point("before_rule_created");
-            this.store_and_announce(&rule, RuleEvent::CREATED, &by.name, rule.comment.as_deref()).await?;
+            this.store_and_announce(&rule, RuleEvent::Created, &by.name, rule.comment.as_deref()).await?;
             crash_point("after_rule_created");
             let StandingRule { id, verdict, .. } = &rule;
             tracing::info!(rule = %id, change = %change.id, by = %by.name, ?verdict, "a standing rule was created");

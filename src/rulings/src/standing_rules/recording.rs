@@ -10,21 +10,36 @@ use countersign_protocol::McpError;
 use countersign_runtime::crash::crash_point;
 use countersign_store::{AuditRecord, StoreError, WriteError, WriteRequest, write};
 
-/// The names of what happens to a standing rule.
+/// An event in the life of a standing rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RuleEvent {
-    /// The name in the audit trail.
-    pub audit_event: &'static str,
-    /// The type of the event on the feed.
-    pub feed_type: &'static str,
+pub(super) enum RuleEvent {
+    Created,
+    Revoked,
+    Expired,
+    /// The creator may no longer decide. The rule denies until a reviewer revokes it.
+    Orphaned,
 }
 
 impl RuleEvent {
-    pub(super) const CREATED: Self = Self { audit_event: "standing_rule_created", feed_type: "rule.created" };
-    pub(super) const REVOKED: Self = Self { audit_event: "standing_rule_revoked", feed_type: "rule.revoked" };
-    pub(super) const EXPIRED: Self = Self { audit_event: "standing_rule_expired", feed_type: "rule.expired" };
-    /// The creator may no longer decide. The rule denies until a reviewer revokes it.
-    pub(super) const ORPHANED: Self = Self { audit_event: "standing_rule_orphaned", feed_type: "rule.orphaned" };
+    /// Returns the name in the audit trail.
+    pub(super) fn audit_event(self) -> &'static str {
+        match self {
+            Self::Created => "standing_rule_created",
+            Self::Revoked => "standing_rule_revoked",
+            Self::Expired => "standing_rule_expired",
+            Self::Orphaned => "standing_rule_orphaned",
+        }
+    }
+
+    /// Returns the type of the event on the feed.
+    pub(super) fn feed_type(self) -> &'static str {
+        match self {
+            Self::Created => "rule.created",
+            Self::Revoked => "rule.revoked",
+            Self::Expired => "rule.expired",
+            Self::Orphaned => "rule.orphaned",
+        }
+    }
 }
 
 impl StandingRuleService {
@@ -36,7 +51,7 @@ impl StandingRuleService {
         by: &str,
         comment: Option<&str>,
     ) -> Result<(), McpError> {
-        self.record(rule, event.audit_event, by, comment).await?;
+        self.record(rule, event.audit_event(), by, comment).await?;
         crash_point("between_rule_and_routes");
         self.deps.cache.upsert(rule);
         (self.deps.rebuild)().await;
@@ -47,7 +62,7 @@ impl StandingRuleService {
     pub(super) fn announce(&self, rule: &StandingRule, event: RuleEvent, by: &str, comment: Option<&str>) {
         let at = self.now().to_string();
         let rule = rule.without_arguments();
-        let event = json!({ "type": event.feed_type, "at": at, "actor": by, "comment": comment, "rule": rule });
+        let event = json!({ "type": event.feed_type(), "at": at, "actor": by, "comment": comment, "rule": rule });
         self.deps.feed.publish_live(&event);
     }
 

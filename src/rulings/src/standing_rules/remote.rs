@@ -28,7 +28,7 @@ fn find_remote_events(known_rules: &[Arc<StandingRule>], stored: &[StandingRule]
             events.push(RemoteRuleEvent { rule: rule.clone(), event, by, comment });
         };
         if previous.is_none() {
-            push(RuleEvent::CREATED, &rule.created_by, rule.comment.as_deref());
+            push(RuleEvent::Created, &rule.created_by, rule.comment.as_deref());
         }
         let had_ended = previous.is_some_and(|previous| previous.has_ended());
         let orphaned = rule.orphaned_at.is_some() && previous.is_none_or(|previous| previous.orphaned_at.is_none());
@@ -36,11 +36,11 @@ fn find_remote_events(known_rules: &[Arc<StandingRule>], stored: &[StandingRule]
             // A rule that denies is only revoked by a reviewer, whose comment counts.
             let ended_as_orphan = orphaned && rule.verdict == StandingVerdict::Allow;
             match &rule.revoked_by {
-                Some(by) => push(RuleEvent::REVOKED, by, ended_as_orphan.then_some(super::ALLOW_RULE_ENDED_COMMENT)),
-                None => push(RuleEvent::EXPIRED, SYSTEM, None),
+                Some(by) => push(RuleEvent::Revoked, by, ended_as_orphan.then_some(super::ALLOW_RULE_ENDED_COMMENT)),
+                None => push(RuleEvent::Expired, SYSTEM, None),
             }
         } else if orphaned && rule.verdict == StandingVerdict::Deny {
-            push(RuleEvent::ORPHANED, SYSTEM, Some(super::DENY_RULE_ORPHANED_COMMENT));
+            push(RuleEvent::Orphaned, SYSTEM, Some(super::DENY_RULE_ORPHANED_COMMENT));
         }
     }
     events
@@ -86,7 +86,7 @@ impl StandingRuleService {
         self.is_behind.store(false, Ordering::Release);
         for RemoteRuleEvent { rule, event, by, comment } in events {
             let comment = match comment {
-                None if event == RuleEvent::REVOKED => self.find_revocation_comment(&rule).await,
+                None if event == RuleEvent::Revoked => self.find_revocation_comment(&rule).await,
                 comment => comment,
             };
             self.announce(&rule, event, &by, comment.as_deref());
@@ -109,7 +109,7 @@ impl StandingRuleService {
     /// Finds the comment on a revocation in the audit trail, since the rule does not contain it.
     async fn find_revocation_comment(&self, rule: &StandingRule) -> Option<String> {
         let is_of_rule = |details: &serde_json::Value| details["rule"]["id"] == *rule.id;
-        let (_, details) = find_newest_entry(&*self.deps.store, RuleEvent::REVOKED.audit_event, is_of_rule).await?;
+        let (_, details) = find_newest_entry(&*self.deps.store, RuleEvent::Revoked.audit_event(), is_of_rule).await?;
         details["comment"].as_str().map(str::to_owned)
     }
 }
@@ -147,20 +147,20 @@ mod tests {
         let expected = |id: &str, event, by: &str| (id.to_owned(), event, by.to_owned());
         assert_eq!(
             summarize([], [&a, &b]),
-            [expected("a", RuleEvent::CREATED, "alice"), expected("b", RuleEvent::CREATED, "alice")]
+            [expected("a", RuleEvent::Created, "alice"), expected("b", RuleEvent::Created, "alice")]
         );
         assert_eq!(summarize([&a, &b], [&a, &b]), []);
         let revoked = StandingRule { revoked_at: Some(Timestamp::now()), revoked_by: Some("bob".into()), ..a.clone() };
-        assert_eq!(summarize([&a], [&revoked]), [expected("a", RuleEvent::REVOKED, "bob")]);
+        assert_eq!(summarize([&a], [&revoked]), [expected("a", RuleEvent::Revoked, "bob")]);
         assert_eq!(summarize([&revoked], [&revoked]), []);
         assert_eq!(
             summarize([], [&revoked]),
-            [expected("a", RuleEvent::CREATED, "alice"), expected("a", RuleEvent::REVOKED, "bob")]
+            [expected("a", RuleEvent::Created, "alice"), expected("a", RuleEvent::Revoked, "bob")]
         );
         let expired = StandingRule { expired_at: Some(Timestamp::now()), ..a.clone() };
-        assert_eq!(summarize([&a], [&expired]), [expected("a", RuleEvent::EXPIRED, SYSTEM)]);
+        assert_eq!(summarize([&a], [&expired]), [expected("a", RuleEvent::Expired, SYSTEM)]);
         let orphaned = StandingRule { orphaned_at: Some(Timestamp::now()), ..b.clone() };
-        assert_eq!(summarize([&b], [&orphaned]), [expected("b", RuleEvent::ORPHANED, SYSTEM)]);
+        assert_eq!(summarize([&b], [&orphaned]), [expected("b", RuleEvent::Orphaned, SYSTEM)]);
         assert_eq!(summarize([&orphaned], [&orphaned]), []);
     }
 
@@ -175,7 +175,7 @@ mod tests {
                 ..known.clone()
             };
             let events = find_remote_events(&[Arc::new(known)], &[ended]);
-            assert_eq!(events.iter().map(|event| event.event).collect::<Vec<_>>(), [RuleEvent::REVOKED]);
+            assert_eq!(events.iter().map(|event| event.event).collect::<Vec<_>>(), [RuleEvent::Revoked]);
             events.into_iter().find_map(|event| event.comment)
         };
         assert_eq!(comment(StandingVerdict::Allow, SYSTEM).as_deref(), Some(super::super::ALLOW_RULE_ENDED_COMMENT));

@@ -239,7 +239,7 @@ async fn rule_event_has_no_arguments() {
         ],
         ..allow("write", &Principal::new("alice", Role::Reviewer))
     };
-    rules.announce(&rule, RuleEvent::CREATED, "alice", None);
+    rules.announce(&rule, RuleEvent::Created, "alice", None);
     let event: Value = serde_json::from_slice(&events.next().await.unwrap().json).unwrap();
     assert_eq!((&event["rule"]["id"], &event["rule"]["arguments"]), (&json!(rule.id), &Value::Null));
     assert_eq!(event["rule"]["matching"], json!([{ "argument": "to" }, { "argument": "path" }]));
