@@ -11,16 +11,13 @@ use serde_json::{
 };
 
 use super::ToolResult;
-use countersign_domain::changes::visible::escape_hidden;
+use countersign_domain::{changes::visible::escape_hidden, text::truncate};
 use countersign_protocol::{ErrorKind, McpError};
 
 /// Returns the text on one line: line breaks become `⏎`, hidden characters are escaped, and the text is cut after `max`
 /// characters.
 pub fn one_line(text: &str, max: usize) -> Cow<'_, str> {
-    let cut = match text.char_indices().nth(max) {
-        Some((end, _)) => &text[..end],
-        None => text,
-    };
+    let cut = truncate(text, max);
     let mut line = escape_hidden(cut);
     if line.contains(['\n', '\t']) {
         line = Cow::Owned(line.replace('\n', " ⏎ ").replace('\t', " "));

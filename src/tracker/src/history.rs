@@ -9,6 +9,7 @@ use super::{
     db::{Db, DbResult, values},
     model::{FieldChange, IssueKey, Time, Uuid},
 };
+use countersign_domain::text::truncate;
 
 /// The maximum number of characters of a recorded value. The diff of the change has the whole value.
 const MAX_VALUE_CHARS: usize = 4_000;
@@ -46,8 +47,8 @@ pub(super) fn record(
         .iter()
         .map(|change| RecordedChange {
             field: change.field,
-            before: change.before.as_deref().map(truncate),
-            after: change.after.as_deref().map(truncate),
+            before: change.before.as_deref().map(|text| truncate(text, MAX_VALUE_CHARS)),
+            after: change.after.as_deref().map(|text| truncate(text, MAX_VALUE_CHARS)),
         })
         .collect();
     let changes = serde_json::to_string(&changes)?;
@@ -66,10 +67,6 @@ pub(super) fn record(
         ],
     )?;
     Ok(())
-}
-
-fn truncate(text: &str) -> &str {
-    text.char_indices().nth(MAX_VALUE_CHARS).map_or(text, |(end, _)| &text[..end])
 }
 
 #[derive(Serialize, JsonSchema)]
