@@ -22,7 +22,7 @@ use countersign_config::edit::{
     self, ServerChange, Settings,
     hidden::hide_secrets,
     paste::{MAX_PASTE_BYTES, parse_servers},
-    references::{disable_without_variables, replace_secrets, variables_in},
+    references::{self, replace_secrets, variables_in},
 };
 use countersign_domain::changes::visible::quoted;
 use countersign_reload::{
@@ -162,9 +162,7 @@ pub async fn add(
             let (name, key, variable) = (&server.name, reference.key, reference.variable);
             server.notes.push(format!("the secret in {key} of {} is now ${{{variable}}}", quoted(name)));
         }
-        let unset =
-            disable_without_variables(&mut server.settings, &draft.editor.reloader.source().env, &BTreeSet::new());
-        draft.unset_variables.extend(unset);
+        draft.disable_without_variables(&mut server.settings, &BTreeSet::new());
         file_variables.extend(variables_in(&edit::to_yaml(&server.name, &server.settings)));
         draft.notes.append(&mut server.notes);
         draft.changes.push(ServerChange::Add { name: server.name, settings: server.settings });
@@ -189,8 +187,7 @@ pub async fn replace(
     let old = edit::find_server(draft.file.text(), &name).map_err(|error| to_problem(error.into()))?;
     let mut masked_settings = settings_from_form(&name, body.settings, draft.file.text());
     let old_variables = variables_in(&edit::to_yaml(&name, &old));
-    let unset = disable_without_variables(&mut masked_settings, &reloader.source().env, &old_variables);
-    draft.unset_variables.extend(unset);
+    draft.disable_without_variables(&mut masked_settings, &old_variables);
     let settings = with_old_secrets(&masked_settings, &old)?;
     draft.changes.unmasked.push(ServerChange::Replace { name: name.clone(), settings });
     draft.changes.masked.push(ServerChange::Replace { name, settings: masked_settings });
@@ -253,6 +250,13 @@ impl<'a> EditDraft<'a> {
             unset_variables: BTreeSet::new(),
             notes: Vec::new(),
         })
+    }
+
+    /// Disables a server that needs a variable which the gateway lacks, and notes the variable. Variables in
+    /// `unchecked_variables` are not checked.
+    fn disable_without_variables(&mut self, settings: &mut Settings, unchecked_variables: &BTreeSet<String>) {
+        let env = &self.editor.reloader.source().env;
+        self.unset_variables.extend(references::disable_without_variables(settings, env, unchecked_variables));
     }
 
     /// Returns `true` if a change brings in a command or an address that no enabled server of the same name has.
