@@ -39,9 +39,10 @@ fn join_styles(folder: &str, name: &str) -> io::Result<String> {
     Ok(text)
 }
 
+/// A script that consists of modules.
 struct Bundle<'a> {
     folder: &'a str,
-    /// The modules from the first one down to the one that is being added.
+    /// The modules that are being added. Each of them imports the next one.
     started: Vec<String>,
     /// The modules that were added.
     modules: Vec<String>,
@@ -78,7 +79,7 @@ impl Bundle<'_> {
                 exports.push(export);
                 line = declaration;
             }
-            // A module that loads later is the one dynamic import of its line.
+            // A line has at most one dynamic import. Its module follows this one, and runs once the import is evaluated.
             if let Some((before, rest)) = line.split_once("import('") {
                 let (import, after) = rest.split_once("')").ok_or_else(|| unknown_form(name, &line))?;
                 let import = resolve(name, import);
@@ -115,7 +116,7 @@ fn parse_export(exported: &str) -> Option<(String, String)> {
     let (kind, rest) = declaration.split_once(' ')?;
     let name = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().filter(|name| !name.is_empty())?;
     let member = match kind {
-        // Its value can change, so it is read each time.
+        // Its value may still change, so another module takes it when that module loads.
         "let" => format!("get {name}() {{ return {name}; }}"),
         "const" | "class" | "function" | "function*" => name.to_owned(),
         _ => return None,
