@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { shareBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers } from './recipe-suite.mjs';
+import { shareServer, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers } from './recipe-suite.mjs';
 import { TriedServer } from './servers-tried.mjs';
 import { VENDORS } from './vendors.mjs';
 
@@ -58,7 +58,7 @@ const CALLS = [
     ['confluence_delete_page', { page_id: '103' }, { title: ['-Old notes'] }, (jira, wiki) => [page(wiki, '103'), undefined]]
 ];
 
-const startServer = shareBehind('atlassian');
+const startServer = shareServer('atlassian');
 
 test('every recipe for Atlassian shows what its tool does', async t => {
     const behind = await startServer();

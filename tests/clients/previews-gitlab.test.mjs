@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { shareBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers } from './recipe-suite.mjs';
+import { shareServer, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers } from './recipe-suite.mjs';
 import { TriedServer } from './servers-tried.mjs';
 import { VENDORS } from './vendors.mjs';
 
@@ -98,7 +98,7 @@ const CALLS = [
     ['delete_branch', { ...SHOP, branch_name: 'add-tax' }, { name: ['-add-tax'] }, s => [s.branches['add-tax'], undefined]]
 ];
 
-const startServer = shareBehind('gitlab');
+const startServer = shareServer('gitlab');
 
 test('every recipe for GitLab shows what its tool does', async t => {
     const behind = await startServer();

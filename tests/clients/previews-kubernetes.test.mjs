@@ -6,7 +6,7 @@ import os from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
 
-import { shareBehind, startBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers } from './recipe-suite.mjs';
+import { shareServer, startBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers } from './recipe-suite.mjs';
 import { TriedServer } from './servers-tried.mjs';
 import { VENDORS } from './vendors.mjs';
 
@@ -34,7 +34,7 @@ async function createChart(t) {
     return folder;
 }
 
-const startServer = shareBehind('kubernetes');
+const startServer = shareServer('kubernetes');
 
 test('every recipe for kubernetes-mcp-server shows what its tool does', async t => {
     const behind = await startServer();

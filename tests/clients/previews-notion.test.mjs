@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
 import { IDS } from '../fixtures/fakes/notion.mjs';
-import { shareBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers } from './recipe-suite.mjs';
+import { shareServer, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers } from './recipe-suite.mjs';
 import { TriedServer } from './servers-tried.mjs';
 import { VENDORS } from './vendors.mjs';
 
@@ -34,7 +34,7 @@ const CALLS = [
     ['API-patch-page, to the trash', { page_id: IDS.other, in_trash: true }, { 'in trash': ['-false', '+true'], Page: [' Clean up'] }, s => [s.pages[IDS.other].in_trash, true]]
 ];
 
-const startServer = shareBehind('notion');
+const startServer = shareServer('notion');
 
 test('every recipe for Notion shows what its tool does', async t => {
     const behind = await startServer();

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { shareBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers } from './recipe-suite.mjs';
+import { shareServer, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers } from './recipe-suite.mjs';
 import { TriedServer } from './servers-tried.mjs';
 import { VENDORS } from './vendors.mjs';
 
@@ -36,7 +36,7 @@ const CALLS = [
     ['usergroups_me, leave', { action: 'leave', usergroup_id: GROUP }, { 'number of members': ['-2', '+1'] }, s => [s.groups[0].users, ['U00000002']]]
 ];
 
-const startServer = shareBehind('slack');
+const startServer = shareServer('slack');
 
 test('every recipe for Slack shows what its tool does', async t => {
     const behind = await startServer();

@@ -68,10 +68,10 @@ export async function startBehind(t, vendor, { reviewed = [], settings = {}, ent
 }
 
 /**
- * Returns a function that returns what `startBehind` does, but for all tests of the file. Each test finds the fakes as they were at
- * the start.
+ * Returns a function that starts the vendor's server at its first call, and returns what `startBehind` does. The tests of a file
+ * share the server; each call returns the fakes to their first state.
  */
-export function shareBehind(vendor) {
+export function shareServer(vendor) {
     const stops = [];
     const t = { after: stop => stops.push(stop) };
     let behind;
