@@ -162,8 +162,8 @@ where
     }
 }
 
-/// Waits until the gateway drains and has answered the session's requests. The session ends at the latest when the drain
-/// does (`limits.drain`). Until then the input is read, because a running call may wait for an answer of its client.
+/// Waits until the gateway drains and has answered the session's requests. The session ends at the latest after the drain
+/// (`limits.drain`). Until then the input is read, because a running call may wait for an answer of its client.
 async fn wait_for_drain(endpoint: &McpEndpoint, session: &SessionState) {
     endpoint.shutdown.cancelled().await;
     wait_for_answers(session).await;
