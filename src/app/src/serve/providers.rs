@@ -6,7 +6,7 @@ use actix::{Actor, Addr, Arbiter};
 use futures_util::future::BoxFuture;
 
 use super::{ServeError, review::Review};
-use crate::{live::bind_acceptances, server_accounts};
+use crate::{acceptances::bind_acceptances, server_accounts};
 use countersign_accounts::Accounts;
 use countersign_auth::ProviderSignIns;
 use countersign_config::Config;

@@ -19,8 +19,8 @@ use super::{
     token_key,
 };
 use crate::{
-    live::LiveGateway,
     nodes::{self, NodeSync},
+    reload_target::ReloadTarget,
     server_accounts::AuditedAccounts,
 };
 use countersign_attach::{
@@ -175,7 +175,7 @@ impl Parts {
         last_read_entry: &Arc<AtomicU64>,
     ) -> Result<Arc<Reloader>, ServeError> {
         let Self { review, providers, identification, .. } = self;
-        let live = LiveGateway {
+        let target = ReloadTarget {
             router: providers.router.clone(),
             modules: providers.modules.clone(),
             upstreams: Arc::clone(&providers.upstreams),
@@ -190,7 +190,7 @@ impl Parts {
         };
         let feed = review.changes.feed().clone();
         let publish = Box::new(move |event: &serde_json::Value| feed.publish_live(event));
-        let reloader = Arc::new(Reloader::new(source, initial, Box::new(live), publish));
+        let reloader = Arc::new(Reloader::new(source, initial, Box::new(target), publish));
         reloader.record_start().await.map_err(ServeError::Policy)?;
         Ok(reloader)
     }
