@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Instant};
 use actix_web::{App, dev::ServerHandle, web};
 use tokio_util::sync::CancellationToken;
 
-use super::start::Parts;
+use super::start::GatewayCore;
 use countersign_attach::Users;
 use countersign_auth::DashboardSignIns;
 use countersign_bridge::{Bridge, StateSealer};
@@ -33,7 +33,7 @@ use countersign_session::{
 use countersign_telemetry::Metrics;
 use countersign_transports::{endpoint::McpEndpoint, http, ws};
 
-impl Parts {
+impl GatewayCore {
     /// Creates the endpoint of agents, with the server that answers their requests and the sessions.
     pub(super) fn create_endpoint(
         &self,

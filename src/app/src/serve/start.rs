@@ -83,10 +83,10 @@ pub async fn start(
     let sign_ins = &identification.provider_sign_ins;
     let providers = Providers::start(&config, &location, sealers.account, sign_ins, routes, &review).await?;
     let webhooks = Arc::new(Webhooks::new(review.changes.feed().clone()));
-    let parts = Parts { config, store, credentials, review, providers, identification, webhooks, shutdown };
-    let Parts { config, store, credentials, review, providers, identification, shutdown, .. } = &parts;
-    let reloader = parts.start_reloader(source, initial, &last_read_entry).await?;
-    let endpoint = parts.create_endpoint(&reloader, metrics, sealers.state, users.clone());
+    let core = GatewayCore { config, store, credentials, review, providers, identification, webhooks, shutdown };
+    let GatewayCore { config, store, credentials, review, providers, identification, shutdown, .. } = &core;
+    let reloader = core.start_reloader(source, initial, &last_read_entry).await?;
+    let endpoint = core.create_endpoint(&reloader, metrics, sealers.state, users.clone());
     let rulings = Rulings::new(&location, Arc::clone(store), review, providers)?;
 
     let listen_error = |source| ServeError::Listen { address: config.listen, source };
@@ -97,7 +97,7 @@ pub async fn start(
     providers.accounts.set_base_url(&gateway_address.base_url());
     // The webhooks start before the endpoints, so that they miss no event, and after the port is bound, which their
     // links contain.
-    let webhooks_thread = parts.start_webhooks(&location, &gateway_address.dashboard_url()).await?;
+    let webhooks_thread = core.start_webhooks(&location, &gateway_address.dashboard_url()).await?;
     let nodes = Arc::clone(review.changes.nodes());
     let node_sync = NodeSync {
         url: nodes::node_url(config, address, &*nodes),
@@ -117,8 +117,8 @@ pub async fn start(
     node_sync.introduce().await?;
     token_key::check_again(&sealers.token_key_fingerprint, credentials)?;
 
-    let authentication = parts.create_authentication();
-    let rest = parts.create_rest_data(&endpoint, &reloader, &rulings, &authentication, agent_command);
+    let authentication = core.create_authentication();
+    let rest = core.create_rest_data(&endpoint, &reloader, &rulings, &authentication, agent_command);
     let proof_secret = ProofSecret::new();
     let proof = GatewayProof(proof_secret.clone());
     let front = Front::new(authentication, Arc::clone(&endpoint.server.memory));
@@ -136,9 +136,9 @@ pub async fn start(
     let gateway_file = GatewayFile::from_process(config, address, options.detached, proof_secret);
     let published_file = publish(&gateway_file, config, &mut lock)?;
     Ok(RunningGateway {
-        config: parts.config,
+        config: core.config,
         endpoint,
-        credentials: parts.credentials,
+        credentials: core.credentials,
         standing_rules: rulings.standing_rules,
         rule_counts: rulings.rule_counts,
         reloader,
@@ -147,15 +147,16 @@ pub async fn start(
         options,
         http_server,
         http_task,
-        threads: vec![parts.providers.router_thread, lines_thread, webhooks_thread],
-        webhooks: parts.webhooks,
+        threads: vec![core.providers.router_thread, lines_thread, webhooks_thread],
+        webhooks: core.webhooks,
         gateway_file: Some(published_file),
         _lock: lock,
     })
 }
 
-/// The parts that start first. The others are built from them, and each receives only what it uses.
-pub(super) struct Parts {
+/// The core of the gateway, which starts first: the store, the changes, the providers and the identification of callers.
+/// The other parts are built from it, and each receives only what it uses.
+pub(super) struct GatewayCore {
     pub config: Arc<Config>,
     store: Arc<dyn Store>,
     credentials: Arc<StoredCredentials>,
@@ -166,7 +167,7 @@ pub(super) struct Parts {
     pub shutdown: CancellationToken,
 }
 
-impl Parts {
+impl GatewayCore {
     /// Creates the reloader of the parts that a new configuration changes, and records the start in the audit trail.
     async fn start_reloader(
         &self,
