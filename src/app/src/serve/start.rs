@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Options, RunningGateway, ServeError,
-    endpoints::{feed_access, open_endpoints},
+    endpoints::{HttpEndpoints, feed_access},
     providers::Providers,
     review::Review,
     stdio,
@@ -122,8 +122,8 @@ pub async fn start(
     let proof_secret = ProofSecret::new();
     let proof = GatewayProof(proof_secret.clone());
     let front = Front::new(authentication, Arc::clone(&endpoint.server.memory));
-    let (http_server, http_task) =
-        open_endpoints(config, &endpoint, rest, proof, front, (socket, tls)).map_err(listen_error)?;
+    let endpoints = HttpEndpoints { agents: Arc::clone(&endpoint), rest, proof, front };
+    let (http_server, http_task) = endpoints.serve(config, socket, tls).map_err(listen_error)?;
     let (routes, feed) = (Arc::clone(&providers.routes), review.changes.feed().clone());
     background::spawn(crate::server_status_events::run(routes, feed, shutdown.clone()));
     background::spawn(Arc::clone(&rulings.standing_rules).run(shutdown.child_token()));
