@@ -14,7 +14,7 @@ use super::{
     endpoints::{HttpEndpoints, feed_access},
     providers::Providers,
     review::Review,
-    stdio,
+    stdio::AttachServer,
     storage::Storage,
     token_key,
 };
@@ -24,7 +24,7 @@ use crate::{
     server_accounts::AuditedAccounts,
 };
 use countersign_attach::{
-    GatewayFile, Users, gateway_file::PublishedFile, proof::ProofSecret, socket, start as attach,
+    GatewayFile, Users, gateway_file::PublishedFile, proof::ProofSecret, socket::Listener, start as attach,
 };
 use countersign_auth::{
     Authenticator, DashboardSignIns, OriginRules, ProviderSignIns, attempts::FailedAttempts,
@@ -130,8 +130,13 @@ pub async fn start(
     background::spawn(Arc::clone(&rulings.rule_counts).run(shutdown.child_token()));
     background::spawn(Arc::clone(&identification.provider_sign_ins).run(shutdown.child_token()));
     let lines_thread = Arbiter::new();
-    let listener = socket::Listener::bind(&config.data, &lock)?;
-    stdio::serve_socket(&lines_thread, Arc::clone(&endpoint), listener, users.clone(), options.detached);
+    let attach_server = AttachServer {
+        endpoint: Arc::clone(&endpoint),
+        listener: Listener::bind(&config.data, &lock)?,
+        users: users.clone(),
+        is_detached: options.detached,
+    };
+    lines_thread.spawn(attach_server.run());
     background::spawn(node_sync.run(shutdown.child_token()));
     let gateway_file = GatewayFile::from_process(config, address, options.detached, proof_secret);
     let published_file = publish(&gateway_file, config, &mut lock)?;
