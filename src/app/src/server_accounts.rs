@@ -28,14 +28,14 @@ pub fn open(
 ) -> Result<(Arc<Accounts>, Arc<Upstreams>), StoreError> {
     // The two refer to each other: the accounts report changes to the upstreams, which are created after them.
     let upstreams_slot: Arc<OnceLock<Weak<Upstreams>>> = Arc::default();
-    let slot = Arc::clone(&upstreams_slot);
+    let later_upstreams = Arc::clone(&upstreams_slot);
     let accounts = Accounts::new(
         config,
         location.accounts()?,
         sealer,
         Arc::clone(provider_sign_ins) as _,
         Box::new(move |server, holder| {
-            if let Some(upstreams) = slot.get().and_then(Weak::upgrade) {
+            if let Some(upstreams) = later_upstreams.get().and_then(Weak::upgrade) {
                 upstreams.reconnect_account(server, holder);
             }
         }),

@@ -159,10 +159,10 @@ impl RunningGateway {
         Ok(self.endpoint.server.reviews.address.sign_in_link(&code))
     }
 
-    /// Runs until something ends the gateway, then ends it in order.
+    /// Runs until the gateway has to end, then ends it in order.
     ///
     /// # Errors
-    /// [`ServeError::CoreEnded`] if a core part failed.
+    /// As [`Self::wait_for_end`].
     async fn run_until_end(mut self, manager: Arc<ServiceManager>) -> Result<(), ServeError> {
         // The manager may request a reload as soon as it knows that the gateway serves.
         background::spawn(watch_config(&self, &manager));
@@ -179,6 +179,10 @@ impl RunningGateway {
         result
     }
 
+    /// Waits for a signal, the end of stdin or of the last user, a newer program, or the failure of a core part.
+    ///
+    /// # Errors
+    /// [`ServeError::CoreEnded`] if a core part failed, [`ServeError::Stdio`] if stdin cannot be served.
     async fn wait_for_end(&mut self) -> Result<(), ServeError> {
         let linger = self.config.transports.stdio.linger;
         let endpoint = Arc::clone(&self.endpoint);
@@ -186,8 +190,8 @@ impl RunningGateway {
             if !self.options.stdio {
                 return std::future::pending().await;
             }
-            let unreadable = |name| ServeError::Stdio(format!("environment variable {name} is not Unicode"));
-            let key = hello::agent_key(&Environment::from_process()).map_err(unreadable)?;
+            let not_unicode = |name| ServeError::Stdio(format!("environment variable {name} is not Unicode"));
+            let key = hello::agent_key(&Environment::from_process()).map_err(not_unicode)?;
             let identity = stdio::stdio_identity(&endpoint.sessions.authenticator, key.as_deref())
                 .map_err(|error| ServeError::Stdio(error.message.to_string()))?;
             lines::serve(Arc::clone(&endpoint), identity, tokio::io::stdin(), tokio::io::stdout()).await;
@@ -213,6 +217,7 @@ impl RunningGateway {
         Ok(())
     }
 
+    /// Ends the gateway in the order that the header of this module describes.
     async fn shut_down(mut self) {
         let server = &self.endpoint.server;
         // The client of a stdio server waits for its end, so running calls get little time.
@@ -322,7 +327,7 @@ pub fn run(loaded: LoadedConfig, flags: Flags, options: Options, metrics: Metric
                 Ok(link) => {
                     countersign_telemetry::logs::flush();
                     let text = format!("Sign in to the dashboard (this link works once, within 10 minutes): {link}");
-                    // Set apart from the lines of the log.
+                    // Empty lines separate it from the log.
                     drop(writeln!(std::io::stderr(), "\n{text}\n"));
                 }
                 Err(error) => tracing::warn!(%error, "no sign-in link could be created; run `countersign open`"),

@@ -1,4 +1,4 @@
-//! Starts the changes, with what decides who approves them and which calls need no approval.
+//! Starts the changes, with the reviewers, the pins of tools and the standing rules that decide about them.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use countersign_routing::{PublishedTable, RouteDirectory};
 use countersign_rulings::standing_rules::StandingRuleCache;
 use countersign_store::{PinStore, Store};
 
-/// The changes, and the decisions of reviewers about people, tools and future calls.
+/// The changes and the reviewers, with what reviewers have decided about tools and future calls.
 pub(super) struct Review {
     pub changes: Changes,
     pub reviewers: Arc<Reviewers>,

@@ -139,7 +139,7 @@ pub async fn start(
     lines_thread.spawn(attach_server.run());
     background::spawn(node_sync.run(shutdown.child_token()));
     let gateway_file = GatewayFile::from_process(config, address, options.detached, proof_secret);
-    let published_file = publish(&gateway_file, config, &mut lock)?;
+    let published_file = publish_gateway_file(&gateway_file, config, &mut lock)?;
     Ok(RunningGateway {
         config: core.config,
         endpoint,
@@ -322,7 +322,7 @@ impl Rulings {
 }
 
 /// Describes the holder of the lock, and publishes the gateway's address in the data directory.
-fn publish(file: &GatewayFile, config: &Config, lock: &mut DataLock) -> Result<PublishedFile, ServeError> {
+fn publish_gateway_file(file: &GatewayFile, config: &Config, lock: &mut DataLock) -> Result<PublishedFile, ServeError> {
     if let Err(error) = lock.describe(&format!("pid {}, {}", file.pid, file.url)) {
         tracing::debug!(%error, "the description of the lock was not written");
     }
@@ -336,10 +336,11 @@ fn publish(file: &GatewayFile, config: &Config, lock: &mut DataLock) -> Result<P
 fn agent_command(source: &ConfigSource, config: &Config) -> AgentCommand {
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string();
     let program = program_path().unwrap_or_else(|_| "countersign".into());
-    let (program, first) = Installation::from_path(&program).start_command(program);
-    let mut arguments: Vec<String> = first.iter().chain(&["stdio"]).map(|&argument| argument.to_owned()).collect();
-    let file = source.env.var("COUNTERSIGN_CONFIG").ok().flatten().map(PathBuf::from);
-    if let Some(file) = source.flags.config.clone().or(file) {
+    let (program, runner_arguments) = Installation::from_path(&program).start_command(program);
+    let mut arguments: Vec<String> =
+        runner_arguments.iter().chain(&["stdio"]).map(|&argument| argument.to_owned()).collect();
+    let file_of_environment = source.env.var("COUNTERSIGN_CONFIG").ok().flatten().map(PathBuf::from);
+    if let Some(file) = source.flags.config.clone().or(file_of_environment) {
         arguments.extend(["--config".to_owned(), absolute(&file)]);
     }
     if source.flags.data.is_some() || matches!(source.env.var(&variable_name("data")), Ok(Some(_))) {
