@@ -26,7 +26,7 @@ use countersign_exchange::{
     slots::StreamSlot,
 };
 use countersign_http::framing::{
-    pump::{self, Backend, Heartbeat, MessageOutcome},
+    pump::{self, Backend, Heartbeat, MessageLimits, MessageOutcome},
     sse::interval_from_now,
 };
 use countersign_protocol::ErrorKind;
@@ -70,7 +70,8 @@ pub async fn upgrade(
         _disconnected: disconnected.clone().drop_guard(),
         _slots: (slot, permit),
     };
-    let response = pump::start(&request, payload, socket, MAX_FRAME_BYTES, None)
+    let limits = MessageLimits { max_bytes: MAX_FRAME_BYTES, budget: None };
+    let response = pump::start(&request, payload, socket, limits)
         .map_err(|error| Problem::upgrade_required(&error.to_string()))?;
     let pause = feed.ping_interval;
     background::spawn(async move {

@@ -35,7 +35,7 @@ use countersign_exchange::{
 use countersign_http::{
     answer,
     connections::{Connection, cutter},
-    framing::pump::{self, Backend, Heartbeat, MessageOutcome},
+    framing::pump::{self, Backend, Heartbeat, MessageLimits, MessageOutcome},
 };
 use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_runtime::is_large;
@@ -115,7 +115,8 @@ async fn try_upgrade(
         connection.bind_session(&session);
     }
     let budget = connection.as_ref().map_or_else(|| endpoint.connections.new_budget(), |own| own.budget());
-    let max = endpoint.transports.websocket.max_message_size;
+    let max_bytes = endpoint.transports.websocket.max_message_size;
+    let limits = MessageLimits { max_bytes, budget: Some(budget) };
     let agent = AgentConnection {
         actor,
         session: Arc::clone(&session),
@@ -125,7 +126,7 @@ async fn try_upgrade(
         cut: cutter(request),
         is_alive: Arc::default(),
     };
-    let mut response = pump::start(request, payload, agent, max, Some(budget)).map_err(|e| {
+    let mut response = pump::start(request, payload, agent, limits).map_err(|e| {
         session.end();
         invalid(e.to_string())
     })?;

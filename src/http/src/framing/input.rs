@@ -35,6 +35,13 @@ pub type Heartbeat = Rc<dyn Fn()>;
 /// unanswered. Fewer are none, so a peer that sends a message byte by byte does not hold room for it for long.
 const HEARTBEAT_BYTES: usize = 4 << 10;
 
+/// The limits of the messages from a peer.
+pub struct MessageLimits {
+    pub max_bytes: usize,
+    /// The budget for bodies, against which the bytes of messages count. `None` counts nothing.
+    pub budget: Option<Arc<ConnectionBudget>>,
+}
+
 /// The state that [`LimitedInput`] shares with the pump.
 #[derive(Clone, Default)]
 pub struct InputState(Rc<RefCell<Inner>>);
@@ -66,7 +73,7 @@ pub struct LimitedInput<S> {
     input: S,
     frames: FrameHeaderReader,
     state: InputState,
-    /// Counts the bytes against the budget for bodies. Nothing is counted if this is `None`.
+    /// See [`MessageLimits::budget`].
     budget: Option<Arc<ConnectionBudget>>,
     /// The counted bytes of the message that is arriving.
     reservation: Option<Reservation>,
@@ -78,19 +85,14 @@ pub struct LimitedInput<S> {
 }
 
 impl<S> LimitedInput<S> {
-    /// Limits frames to `max` bytes of payload. Calls `heartbeat` for every `HEARTBEAT_BYTES` that arrive.
-    pub fn new(
-        input: S,
-        max: usize,
-        budget: Option<Arc<ConnectionBudget>>,
-        heartbeat: Heartbeat,
-    ) -> (Self, InputState) {
+    /// Limits the payload of each frame to that of a message. Calls `heartbeat` for every `HEARTBEAT_BYTES` that arrive.
+    pub fn new(input: S, limits: MessageLimits, heartbeat: Heartbeat) -> (Self, InputState) {
         let state = InputState::default();
         let input = Self {
             input,
-            frames: FrameHeaderReader::new(max),
+            frames: FrameHeaderReader::new(limits.max_bytes),
             state: state.clone(),
-            budget,
+            budget: limits.budget,
             reservation: None,
             waiting: None,
             heartbeat,
@@ -268,6 +270,10 @@ mod tests {
         bytes
     }
 
+    fn limits(max_bytes: usize, budget: Option<Arc<ConnectionBudget>>) -> MessageLimits {
+        MessageLimits { max_bytes, budget }
+    }
+
     fn no_heartbeat() -> Heartbeat {
         Rc::new(|| ())
     }
@@ -280,7 +286,7 @@ mod tests {
         let pieces = [&bytes[..HEARTBEAT_BYTES - 1], &bytes[..1], &bytes[..HEARTBEAT_BYTES]];
         let pieces = pieces.map(|piece| Ok::<_, ()>(Bytes::copy_from_slice(piece)));
         let heartbeat = Rc::new(move || *counter.borrow_mut() += 1);
-        let (mut input, _) = LimitedInput::new(stream::iter(pieces), 1 << 20, None, heartbeat);
+        let (mut input, _) = LimitedInput::new(stream::iter(pieces), limits(1 << 20, None), heartbeat);
         for expected in [0, 1, 2] {
             assert!(input.next().now_or_never().flatten().is_some());
             assert_eq!(*beats.borrow(), expected);
@@ -290,7 +296,7 @@ mod tests {
     /// Returns the bytes that pass if the input arrives in pieces of `piece` bytes, and the close code.
     fn pass(bytes: &[u8], piece: usize, max: usize) -> (Vec<u8>, Option<CloseCode>) {
         let pieces: Vec<_> = bytes.chunks(piece).map(|p| Ok::<_, ()>(Bytes::copy_from_slice(p))).collect();
-        let (input, state) = LimitedInput::new(stream::iter(pieces), max, None, no_heartbeat());
+        let (input, state) = LimitedInput::new(stream::iter(pieces), limits(max, None), no_heartbeat());
         let passed = input.map(Result::unwrap).collect::<Vec<_>>().now_or_never().unwrap().concat();
         (passed, state.close().map(|(code, _)| code))
     }
@@ -339,7 +345,7 @@ mod tests {
     fn counted_input(sizes: [usize; 3]) -> (impl Stream<Item = Result<Bytes, ()>> + Unpin, InputState) {
         let budget = BodyBudget::new(1 << 20, 10_000, Duration::from_secs(5)).connection_budget();
         let pieces = sizes.map(|size| Ok(frame(0x82, size - 8).into()));
-        LimitedInput::new(stream::iter(pieces), 1 << 20, Some(budget), no_heartbeat())
+        LimitedInput::new(stream::iter(pieces), limits(1 << 20, Some(budget)), no_heartbeat())
     }
 
     #[tokio::test(start_paused = true)]
@@ -348,7 +354,7 @@ mod tests {
         let third = [&second[..], &frame(0x81, 1)].concat();
         let budget = BodyBudget::new(1 << 20, 10_000, Duration::from_secs(5)).connection_budget();
         let pieces = [&first[..4000], &first[4000..], &third].map(|piece| Ok::<_, ()>(Bytes::copy_from_slice(piece)));
-        let (mut input, state) = LimitedInput::new(stream::iter(pieces), 1 << 20, Some(budget), no_heartbeat());
+        let (mut input, state) = LimitedInput::new(stream::iter(pieces), limits(1 << 20, Some(budget)), no_heartbeat());
         assert!(input.next().await.is_some() && input.next().await.is_some());
         let reservation = state.take_reservation().unwrap();
         assert_eq!(reservation.bytes(), 8000);
