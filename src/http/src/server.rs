@@ -28,7 +28,7 @@ use tokio::time::timeout;
 
 use crate::{
     connections::{Connection, Connections, Io},
-    http2,
+    http2::{self, Http2Service},
 };
 use countersign_config::HttpConfig;
 
@@ -107,7 +107,9 @@ where
                     .finish(fn_factory(move || ready(Ok::<_, ()>(Rc::clone(&app_for_http1)))))
                     .new_service(())
                     .await?;
-                let worker = Rc::new(Worker { http1, accepted, app, settings, shutdown_signal });
+                let ServerSettings { http, connections, has_peers, .. } = settings;
+                let http2 = Http2Service { app, http, has_peers };
+                let worker = Rc::new(Worker { http1, http2, accepted, connections, shutdown_signal });
                 Ok::<_, ()>(fn_service(move |io: Io| Rc::clone(&worker).serve(io)))
             }
         })
@@ -133,10 +135,10 @@ where
 /// Serves the connections of one thread.
 struct Worker<H, S, E> {
     http1: H,
+    http2: Http2Service<S>,
     /// The connection of the next call of `http1`, which takes the connection and attaches it to the requests.
     accepted: Rc<Cell<Option<Rc<Connection>>>>,
-    app: Rc<S>,
-    settings: ServerSettings,
+    connections: Arc<Connections>,
     /// Returns a future that ends when the server accepts no more connections.
     shutdown_signal: E,
 }
@@ -159,18 +161,15 @@ where
             tracing::debug!(%error, "cannot set TCP_NODELAY");
         }
         let peer = tcp.peer_addr().ok();
-        let connection = Rc::new(Connection::open(&self.settings.connections, tcp));
-        let http = &self.settings.http;
+        let connection = Rc::new(Connection::open(&self.connections, tcp));
+        let Http2Service { http, has_peers, .. } = &self.http2;
         let is_http2 = match &io {
             Io::Right(tls) => tls.get_ref().1.alpn_protocol() == Some(http2::ALPN),
-            Io::Left(tcp) if self.settings.has_peers => {
-                timeout(http.header_timeout, begins_http2(tcp)).await.map_err(drop)?
-            }
+            Io::Left(tcp) if *has_peers => timeout(http.header_timeout, begins_http2(tcp)).await.map_err(drop)?,
             Io::Left(_) => false,
         };
         if is_http2 {
-            http2::serve(io, connection, Rc::clone(&self.app), http, self.settings.has_peers, (self.shutdown_signal)())
-                .await;
+            self.http2.serve(io, connection, (self.shutdown_signal)()).await;
             return Ok(());
         }
         self.accepted.set(Some(connection));
