@@ -20,13 +20,13 @@ use futures_util::Stream;
 use countersign_exchange::body_budget::{ConnectionBudget, Reservation, UNCOUNTED_MESSAGE_BYTES};
 use countersign_protocol::McpError;
 
-/// The code and reason to close a connection with.
-pub type Close = (CloseCode, &'static str);
+/// The code and the reason of a close frame.
+pub type CloseFrame = (CloseCode, &'static str);
 
-pub const TOO_LARGE: Close = (CloseCode::Size, "message too large");
+pub const TOO_LARGE: CloseFrame = (CloseCode::Size, "message too large");
 /// Only an extension would give these bits a meaning, and none was negotiated (RFC 6455, 5.2).
-const RESERVED_BITS: Close = (CloseCode::Protocol, "reserved bits are set");
-const NO_ROOM: Close = (CloseCode::Again, "no room for the message at the moment");
+const RESERVED_BITS: CloseFrame = (CloseCode::Protocol, "reserved bits are set");
+const NO_ROOM: CloseFrame = (CloseCode::Again, "no room for the message at the moment");
 
 /// Records a sign of life of the peer.
 pub type Heartbeat = Rc<dyn Fn()>;
@@ -50,7 +50,7 @@ pub struct InputState(Rc<RefCell<Inner>>);
 struct Inner {
     /// The counted bytes of each complete message, in order of arrival. Small messages are not counted.
     reservations: VecDeque<Option<Reservation>>,
-    close: Option<Close>,
+    close: Option<CloseFrame>,
 }
 
 impl InputState {
@@ -61,7 +61,7 @@ impl InputState {
     }
 
     /// Returns the close code and reason if the input broke a limit.
-    pub fn close(&self) -> Option<Close> {
+    pub fn close(&self) -> Option<CloseFrame> {
         self.0.borrow().close
     }
 }
@@ -71,7 +71,7 @@ type PendingGrowth = Pin<Box<dyn Future<Output = (Reservation, Result<(), McpErr
 /// A stream of the bytes of a connection that ends before the first forbidden frame.
 pub struct LimitedInput<S> {
     input: S,
-    frames: FrameHeaderReader,
+    frames: WebSocketFrameScanner,
     state: InputState,
     /// See [`MessageLimits::budget`].
     budget: Option<Arc<ConnectionBudget>>,
@@ -90,7 +90,7 @@ impl<S> LimitedInput<S> {
         let state = InputState::default();
         let input = Self {
             input,
-            frames: FrameHeaderReader::new(limits.max_bytes),
+            frames: WebSocketFrameScanner::new(limits.max_bytes),
             state: state.clone(),
             budget: limits.budget,
             reservation: None,
@@ -101,8 +101,8 @@ impl<S> LimitedInput<S> {
         (input, state)
     }
 
-    /// Counts a piece in which `ended` messages end. Returns the piece, or `None` if the piece must wait for room.
-    fn count(&mut self, piece: Bytes, ended: usize) -> Option<Bytes> {
+    /// Counts a piece in which so many messages end. Returns the piece, or `None` if the piece must wait for room.
+    fn count(&mut self, piece: Bytes, ended_messages: usize) -> Option<Bytes> {
         let Some(budget) = &self.budget else { return Some(piece) };
         let bytes = piece.len();
         if self.reservation.is_some() || bytes > UNCOUNTED_MESSAGE_BYTES {
@@ -112,19 +112,19 @@ impl<S> LimitedInput<S> {
                     let grown = reservation.grow(bytes).await;
                     (reservation, grown)
                 });
-                self.waiting = Some((piece, ended, growing));
+                self.waiting = Some((piece, ended_messages, growing));
                 return None;
             }
             self.reservation = Some(reservation);
         }
-        self.end_messages(ended);
+        self.end_messages(ended_messages);
         Some(piece)
     }
 
     /// Assigns the counted bytes to the first message that ends. Further messages that end in the same piece hold no bytes.
-    fn end_messages(&mut self, ended: usize) {
+    fn end_messages(&mut self, ended_messages: usize) {
         let mut state = self.state.0.borrow_mut();
-        state.reservations.extend((0..ended).map(|_| self.reservation.take()));
+        state.reservations.extend((0..ended_messages).map(|_| self.reservation.take()));
     }
 }
 
@@ -137,13 +137,13 @@ where
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if let Some((_, _, growing)) = &mut self.waiting {
             let (reservation, grown) = ready!(growing.as_mut().poll(cx));
-            let Some((piece, ended, _)) = self.waiting.take() else { return Poll::Ready(None) };
+            let Some((piece, ended_messages, _)) = self.waiting.take() else { return Poll::Ready(None) };
             if grown.is_err() {
                 self.state.0.borrow_mut().close = Some(NO_ROOM);
                 return Poll::Ready(None);
             }
             self.reservation = Some(reservation);
-            self.end_messages(ended);
+            self.end_messages(ended_messages);
             return Poll::Ready(Some(Ok(piece)));
         }
         if self.state.close().is_some() {
@@ -158,12 +158,12 @@ where
             self.unreported_bytes = 0;
             (self.heartbeat)();
         }
-        let mut ended_count = 0;
-        if let Err((allowed, close)) = self.frames.read(&chunk, || ended_count += 1) {
+        let mut ended_messages = 0;
+        if let Err((allowed, close)) = self.frames.scan(&chunk, || ended_messages += 1) {
             self.state.0.borrow_mut().close = Some(close);
             chunk.truncate(allowed);
         }
-        match self.count(chunk, ended_count) {
+        match self.count(chunk, ended_messages) {
             Some(chunk) => Poll::Ready(Some(Ok(chunk))),
             // The piece waits for room. Its first poll registers this task, which is woken once there is room.
             None => self.poll_next(cx),
@@ -172,35 +172,36 @@ where
 }
 
 /// Finds the headers of WebSocket frames in a stream of bytes that arrives in pieces of any size.
-struct FrameHeaderReader {
+struct WebSocketFrameScanner {
     max: u64,
     header: [u8; 10],
     filled: usize,
     /// Number of bytes of mask and payload until the next header.
-    skip: u64,
+    bytes_to_skip: u64,
     /// `true` if these bytes belong to the last frame of a message.
     is_last: bool,
 }
 
-impl FrameHeaderReader {
+impl WebSocketFrameScanner {
     fn new(max: usize) -> Self {
-        Self { max: u64::try_from(max).unwrap_or(u64::MAX), header: [0; 10], filled: 0, skip: 0, is_last: false }
+        let max = u64::try_from(max).unwrap_or(u64::MAX);
+        Self { max, header: [0; 10], filled: 0, bytes_to_skip: 0, is_last: false }
     }
 
-    /// Reads bytes and calls `ended` for each message that ends in them.
+    /// Scans bytes, and calls `on_message_end` for each message that ends in them.
     ///
     /// # Errors
     /// Returns the number of bytes before the forbidden frame, and the close code.
-    fn read(&mut self, bytes: &[u8], mut ended: impl FnMut()) -> Result<(), (usize, Close)> {
+    fn scan(&mut self, bytes: &[u8], mut on_message_end: impl FnMut()) -> Result<(), (usize, CloseFrame)> {
         let mut position = 0;
         while position < bytes.len() {
-            if self.skip > 0 {
+            if self.bytes_to_skip > 0 {
                 let rest = u64::try_from(bytes.len() - position).unwrap_or(u64::MAX);
-                let step = self.skip.min(rest);
-                self.skip -= step;
+                let step = self.bytes_to_skip.min(rest);
+                self.bytes_to_skip -= step;
                 position += usize::try_from(step).unwrap_or(usize::MAX);
-                if self.skip == 0 && self.is_last {
-                    ended();
+                if self.bytes_to_skip == 0 && self.is_last {
+                    on_message_end();
                 }
                 continue;
             }
@@ -216,12 +217,12 @@ impl FrameHeaderReader {
                     return Err((start, TOO_LARGE));
                 }
                 let mask = if self.header[1] & 0x80 == 0 { 0 } else { 4 };
-                self.skip = length + mask;
+                self.bytes_to_skip = length + mask;
                 self.filled = 0;
                 // A control frame stands between the frames of a message and is part of none.
                 self.is_last = self.header[0] & 0x88 == 0x80;
-                if self.skip == 0 && self.is_last {
-                    ended();
+                if self.bytes_to_skip == 0 && self.is_last {
+                    on_message_end();
                 }
             }
         }
