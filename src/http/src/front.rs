@@ -38,7 +38,7 @@ use futures_util::future::{Either, LocalBoxFuture};
 use parking_lot::Mutex;
 
 use crate::{
-    connections::{Connection, OpenRequest},
+    connections::{Connection, ConnectionCutter, OpenRequest},
     framing::{EmbeddedBody, SLICE_BYTES},
     guard::{self, Cors, RequestAuthenticator, identify_agent, refusal},
     problem::Problem,
@@ -304,8 +304,8 @@ fn is_embedded(response: &ServiceResponse) -> bool {
     response.response().extensions().contains::<EmbeddedBody>()
 }
 
-/// Returns a function that breaks the connection of a request, or `None` if other requests share the connection.
-fn cutter_if_exclusive(request: &HttpRequest) -> Option<Arc<dyn Fn() + Send + Sync>> {
+/// Returns the cutter of the connection of a request, or `None` if other requests share the connection.
+fn cutter_if_exclusive(request: &HttpRequest) -> Option<ConnectionCutter> {
     let connection = Connection::for_request(request)?;
     (request.version() < Version::HTTP_2 && !connection.is_peer()).then(|| connection.cutter())
 }
@@ -336,7 +336,7 @@ struct PendingState {
     /// Covers the whole piece until its last slice is taken, because the slice keeps all of it.
     share: MemoryShare,
     /// Breaks the connection; `None` if other requests share it.
-    cut: Option<Arc<dyn Fn() + Send + Sync>>,
+    cut: Option<ConnectionCutter>,
 }
 
 /// Estimates the memory of a long piece, including the values it was serialized from and the buffers of its connection.
@@ -346,7 +346,7 @@ const fn estimate_memory(bytes: usize) -> usize {
 }
 
 impl PendingBody {
-    fn new(share: MemoryShare, cut: Option<Arc<dyn Fn() + Send + Sync>>) -> Arc<Self> {
+    fn new(share: MemoryShare, cut: Option<ConnectionCutter>) -> Arc<Self> {
         let state = PendingState { rest: Bytes::new(), since: now(), is_closed: false, largest_piece: 0, share, cut };
         Arc::new(Self(Mutex::new(state)))
     }

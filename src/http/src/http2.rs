@@ -35,7 +35,7 @@ use h2::{
 use tokio::time::{sleep, timeout};
 
 use crate::{
-    connections::{Connection, Io},
+    connections::{ByteStream, Connection},
     idle_frames::{GOAWAY_TIMEOUT, MeteredIo},
 };
 use countersign_config::HttpConfig;
@@ -80,7 +80,7 @@ where
     B: MessageBody + 'static,
 {
     /// Serves a connection until it ends. It accepts no more requests once the future `shutdown` ends.
-    pub async fn serve(&self, io: Io, connection: Rc<Connection>, shutdown: impl Future<Output = ()>) {
+    pub async fn serve(&self, io: ByteStream, connection: Rc<Connection>, shutdown: impl Future<Output = ()>) {
         let HttpConfig { max_concurrent_streams, header_timeout, keep_alive, .. } = self.http;
         let (io, exceeded) = MeteredIo::new(io, &connection);
         let mut builder = Builder::new();

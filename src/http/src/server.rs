@@ -27,7 +27,7 @@ use actix_web::{
 use tokio::time::timeout;
 
 use crate::{
-    connections::{Connection, Connections, Io},
+    connections::{ByteStream, Connection, Connections},
     http2::{self, Http2Service},
 };
 use countersign_config::HttpConfig;
@@ -99,7 +99,7 @@ where
                     // A client that closes its side has gone away, so its request is cancelled.
                     .h1_allow_half_closed(false)
                     .local_addr(address)
-                    .on_connect_ext(move |_: &Io, data: &mut _| {
+                    .on_connect_ext(move |_: &ByteStream, data: &mut _| {
                         if let Some(connection) = accepted_for_http1.take() {
                             data.insert::<Rc<Connection>>(connection);
                         }
@@ -110,13 +110,13 @@ where
                 let ServerSettings { http, connections, has_peers, .. } = settings;
                 let http2 = Http2Service { app, http, has_peers };
                 let worker = Rc::new(Worker { http1, http2, accepted, connections, shutdown_signal });
-                Ok::<_, ()>(fn_service(move |io: Io| Rc::clone(&worker).serve(io)))
+                Ok::<_, ()>(fn_service(move |io: ByteStream| Rc::clone(&worker).serve(io)))
             }
         })
     };
     let server = match tls {
         None => builder.listen("http", socket, move || {
-            fn_service(|tcp: TcpStream| ready(Ok::<_, ()>(Io::Left(tcp)))).and_then(new_factory())
+            fn_service(|tcp: TcpStream| ready(Ok::<_, ()>(ByteStream::Left(tcp)))).and_then(new_factory())
         })?,
         Some(mut tls) => {
             tls.alpn_protocols = vec![http2::ALPN.to_vec(), b"http/1.1".to_vec()];
@@ -124,7 +124,7 @@ where
                 Acceptor::new(tls.clone())
                     .map_err(|error| tracing::debug!(?error, "a TLS handshake failed"))
                     .map_init_err(|_| ())
-                    .map(|tls: TlsStream<TcpStream>| Io::Right(Box::new(tls)))
+                    .map(|tls: TlsStream<TcpStream>| ByteStream::Right(Box::new(tls)))
                     .and_then(new_factory())
             })?
         }
@@ -147,15 +147,15 @@ impl<H, S, B, E, F> Worker<H, S, E>
 where
     E: Fn() -> F,
     F: Future<Output = ()>,
-    H: Service<(Io, Protocol, Option<SocketAddr>)>,
+    H: Service<(ByteStream, Protocol, Option<SocketAddr>)>,
     S: Service<Request, Response = ServiceResponse<B>, Error = HttpResponse> + 'static,
     B: MessageBody + 'static,
 {
     /// Serves a connection until it ends.
-    async fn serve(self: Rc<Self>, io: Io) -> Result<(), ()> {
+    async fn serve(self: Rc<Self>, io: ByteStream) -> Result<(), ()> {
         let tcp = match &io {
-            Io::Left(tcp) => tcp,
-            Io::Right(tls) => tls.get_ref().0,
+            ByteStream::Left(tcp) => tcp,
+            ByteStream::Right(tls) => tls.get_ref().0,
         };
         if let Err(error) = tcp.set_nodelay(true) {
             tracing::debug!(%error, "cannot set TCP_NODELAY");
@@ -164,9 +164,11 @@ where
         let connection = Rc::new(Connection::open(&self.connections, tcp));
         let Http2Service { http, has_peers, .. } = &self.http2;
         let is_http2 = match &io {
-            Io::Right(tls) => tls.get_ref().1.alpn_protocol() == Some(http2::ALPN),
-            Io::Left(tcp) if *has_peers => timeout(http.header_timeout, begins_http2(tcp)).await.map_err(drop)?,
-            Io::Left(_) => false,
+            ByteStream::Right(tls) => tls.get_ref().1.alpn_protocol() == Some(http2::ALPN),
+            ByteStream::Left(tcp) if *has_peers => {
+                timeout(http.header_timeout, begins_http2(tcp)).await.map_err(drop)?
+            }
+            ByteStream::Left(_) => false,
         };
         if is_http2 {
             self.http2.serve(io, connection, (self.shutdown_signal)()).await;

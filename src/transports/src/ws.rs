@@ -34,7 +34,7 @@ use countersign_exchange::{
 };
 use countersign_http::{
     answer,
-    connections::{Connection, cutter},
+    connections::{Connection, ConnectionCutter, cutter},
     framing::pump::{self, Backend, Heartbeat, MessageLimits, MessageOutcome},
 };
 use countersign_protocol::{ErrorKind, McpError, Revision};
@@ -201,7 +201,7 @@ struct AgentConnection {
     pump_id: u64,
     /// The number of this connection in the session's outbox.
     generation: u64,
-    cut: Arc<dyn Fn() + Send + Sync>,
+    cut: ConnectionCutter,
     /// [`AttachedConnection::is_alive`].
     is_alive: Arc<AtomicBool>,
 }
