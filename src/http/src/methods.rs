@@ -18,7 +18,7 @@ pub fn get_or_head() -> impl Guard {
 }
 
 /// Returns the default service of a path, which refuses the methods that it does not take. `allow` is the `Allow` header.
-pub fn refuse_others(allow: &'static str) -> Route {
+pub fn refuse_other_methods(allow: &'static str) -> Route {
     web::to(move |request: HttpRequest| {
         let problem = Problem::method_not_allowed(request.method().as_str(), allow);
         async move { Err::<HttpResponse, _>(problem) }

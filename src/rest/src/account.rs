@@ -69,7 +69,7 @@ pub async fn sign_in(
     ) {
         return Err(Problem::new(ErrorKind::Forbidden, "the Origin header must be this gateway's own"));
     }
-    let peer = data.authentication.address(&request);
+    let peer = data.authentication.client_address(&request);
     let body: SignInRequest = body::read_json(&request, payload).await?;
     // Verified before failures are counted, so that the right credential works however many wrong ones were sent.
     let subject = verify_credential(&data, &request, body, peer).await.map_err(|error| match error.kind {

@@ -225,7 +225,7 @@ pub fn routes(data: &RestData, config: &mut ServiceConfig) {
     config.app_data(data.reloader).app_data(data.acceptances).app_data(data.standing_rules);
     config.app_data(data.rule_counts).app_data(data.trials).app_data(data.webhooks);
     for route in ROUTES {
-        let resource = (route.build)(web::resource(route.path)).default_service(methods::refuse_others(route.allow));
+        let resource = (route.build)(web::resource(route.path)).default_service(methods::refuse_other_methods(route.allow));
         let limit = move |request: ServiceRequest, next: Next<BoxBody>| limit_request(route, request, next);
         config.service(resource.wrap(from_fn(limit)));
     }

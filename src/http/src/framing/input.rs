@@ -50,7 +50,7 @@ pub struct InputState(Rc<RefCell<Inner>>);
 struct Inner {
     /// The counted bytes of each complete message, in order of arrival. Small messages are not counted.
     reservations: VecDeque<Option<Reservation>>,
-    close: Option<CloseFrame>,
+    close_frame: Option<CloseFrame>,
 }
 
 impl InputState {
@@ -60,9 +60,9 @@ impl InputState {
         self.0.borrow_mut().reservations.pop_front().flatten()
     }
 
-    /// Returns the close code and reason if the input broke a limit.
-    pub fn close(&self) -> Option<CloseFrame> {
-        self.0.borrow().close
+    /// Returns the close frame to send if the input broke a limit.
+    pub fn close_frame(&self) -> Option<CloseFrame> {
+        self.0.borrow().close_frame
     }
 }
 
@@ -139,14 +139,14 @@ where
             let (reservation, grown) = ready!(growing.as_mut().poll(cx));
             let Some((piece, ended_messages, _)) = self.waiting.take() else { return Poll::Ready(None) };
             if grown.is_err() {
-                self.state.0.borrow_mut().close = Some(NO_ROOM);
+                self.state.0.borrow_mut().close_frame = Some(NO_ROOM);
                 return Poll::Ready(None);
             }
             self.reservation = Some(reservation);
             self.end_messages(ended_messages);
             return Poll::Ready(Some(Ok(piece)));
         }
-        if self.state.close().is_some() {
+        if self.state.close_frame().is_some() {
             return Poll::Ready(None);
         }
         let mut chunk = match ready!(Pin::new(&mut self.input).poll_next(cx)) {
@@ -159,8 +159,8 @@ where
             (self.heartbeat)();
         }
         let mut ended_messages = 0;
-        if let Err((allowed, close)) = self.frames.scan(&chunk, || ended_messages += 1) {
-            self.state.0.borrow_mut().close = Some(close);
+        if let Err((allowed, close_frame)) = self.frames.scan(&chunk, || ended_messages += 1) {
+            self.state.0.borrow_mut().close_frame = Some(close_frame);
             chunk.truncate(allowed);
         }
         match self.count(chunk, ended_messages) {
@@ -299,7 +299,7 @@ mod tests {
         let pieces: Vec<_> = bytes.chunks(piece).map(|p| Ok::<_, ()>(Bytes::copy_from_slice(p))).collect();
         let (input, state) = LimitedInput::new(stream::iter(pieces), limits(max, None), no_heartbeat());
         let passed = input.map(Result::unwrap).collect::<Vec<_>>().now_or_never().unwrap().concat();
-        (passed, state.close().map(|(code, _)| code))
+        (passed, state.close_frame().map(|(code, _)| code))
     }
 
     #[test]
@@ -365,7 +365,7 @@ mod tests {
         assert!(input.next().await.is_some());
         assert_eq!(state.take_reservation().unwrap().bytes(), third.len());
         assert!(state.take_reservation().is_none(), "the second message of a piece holds nothing");
-        assert!(state.close().is_none());
+        assert!(state.close_frame().is_none());
     }
 
     #[tokio::test(start_paused = true)]
@@ -376,6 +376,6 @@ mod tests {
         assert!(input.next().await.is_some(), "a small message needs no room");
         assert!(state.take_reservation().is_none());
         assert!(input.next().await.is_none());
-        assert_eq!(state.close().map(|(code, _)| code), Some(CloseCode::Again));
+        assert_eq!(state.close_frame().map(|(code, _)| code), Some(CloseCode::Again));
     }
 }

@@ -203,7 +203,7 @@ impl<B: Backend> StreamHandler<Result<ws::Message, ProtocolError>> for Pump<B> {
     }
 
     fn finished(&mut self, ctx: &mut Self::Context) {
-        match self.input.close() {
+        match self.input.close_frame() {
             Some((code, reason)) => close(ctx, code, reason),
             None => ctx.stop(),
         }

@@ -70,7 +70,7 @@ pub fn routes(cfg: &mut web::ServiceConfig) {
     .service(
         web::resource("/tools/{name}")
             .route(web::post().to(plain::call))
-            .default_service(methods::refuse_others("POST")),
+            .default_service(methods::refuse_other_methods("POST")),
     );
     for endpoint in std::iter::once("").chain(protected_resource::ENDPOINTS) {
         cfg.service(read_only_resource(&format!("{METADATA_PATH}{endpoint}"), plain::resource_metadata));
@@ -85,7 +85,7 @@ where
 {
     web::resource(path)
         .route(web::route().guard(methods::get_or_head()).to(handler))
-        .default_service(methods::refuse_others(methods::READ_METHODS))
+        .default_service(methods::refuse_other_methods(methods::READ_METHODS))
 }
 
 /// Authenticates an agent, as [`identify_agent`] does.
