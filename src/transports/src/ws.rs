@@ -22,9 +22,9 @@ use serde::Deserialize;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
+    attachment::next_pump_id,
     endpoint::McpEndpoint,
     http::{identify_caller, mcp},
-    next_pump_id,
 };
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
