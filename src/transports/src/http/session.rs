@@ -20,7 +20,8 @@ use actix_web::{
 use bytes::Bytes;
 
 use super::{
-    event_streams, names,
+    event_streams::EventStreamRequest,
+    names,
     post::{LargeRequest, Post, forwarded_headers, request_id, session_id},
     refuse, refuse_message,
 };
@@ -229,7 +230,15 @@ async fn respond(post: &Post<'_>, stream: &Arc<PostStream>, work: AnswerFuture) 
         return refuse_ended();
     }
     bind_session(post.request, &session);
-    let response = event_streams::stream_events(post.endpoint, &session, &post.identity, (number, Some(0)), None);
+    let events = EventStreamRequest {
+        endpoint: post.endpoint,
+        session: &session,
+        identity: &post.identity,
+        stream: number,
+        after: Some(0),
+        slot: None,
+    };
+    let response = events.respond();
     drop(hold);
     response.unwrap_or_else(|_| HttpResponse::Accepted().finish())
 }
@@ -367,12 +376,13 @@ fn try_open_stream(
     let slot = endpoint.server.long_requests.admit_stream(&identity.principal, session.evictable(end.clone()))?;
     bind_session(request, session);
     session.touch();
-    let start = match last_event_id(request).map(EventId::parse) {
+    let (stream, after) = match last_event_id(request).map(EventId::parse) {
         None => (GET_STREAM, None),
         Some(Some(last)) => (last.stream, Some(last.event)),
         Some(None) => return Err(invalid("Last-Event-ID is not an event of this session")),
     };
-    event_streams::stream_events(endpoint, session, identity, start, Some((slot, end))).map_err(|fault| match fault {
+    let events = EventStreamRequest { endpoint, session, identity, stream, after, slot: Some((slot, end)) };
+    events.respond().map_err(|fault| match fault {
         ResumeError::TooLate => {
             McpError::new(ErrorKind::ResumeTooLate, "the gateway no longer holds the events of that stream")
         }
