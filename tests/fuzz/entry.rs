@@ -308,7 +308,7 @@ fn framed(data: &[u8], max: usize) -> Vec<Line> {
                 lines.push(line);
             }
         }
-        lines.extend(splitter.rest());
+        lines.extend(splitter.take_rest());
         lines
     };
     let whole = in_chunks_of(data.len().max(1));

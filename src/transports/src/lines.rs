@@ -92,8 +92,8 @@ impl LineSplitter {
         }
     }
 
-    /// Returns the bytes after the last newline, once the stream has ended.
-    pub fn rest(&mut self) -> Option<Line> {
+    /// Returns the bytes after the last newline as a line, once the stream has ended.
+    pub fn take_rest(&mut self) -> Option<Line> {
         let rest = self.buffer.split().freeze();
         self.searched = 0;
         if std::mem::take(&mut self.is_skipping) { None } else { self.to_line(rest) }
@@ -212,7 +212,7 @@ impl LineReceiver<'_> {
                 }
             }
         }
-        if let Some(line) = lines.rest() {
+        if let Some(line) = lines.take_rest() {
             self.handle_line(line, reservation).await;
         }
     }
@@ -317,7 +317,7 @@ mod tests {
             let mut lines = all(&mut splitter);
             splitter.push(&text[cut..]);
             lines.extend(all(&mut splitter));
-            lines.extend(splitter.rest());
+            lines.extend(splitter.take_rest());
             assert_eq!(lines, vec![message("{\"a\":1}"), message("{\"b\":2}"), message("{\"c\"")], "cut at {cut}");
         }
     }

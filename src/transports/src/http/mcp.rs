@@ -1,7 +1,7 @@
-//! The MCP endpoint. It checks every request, whatever its era, and finds the node that owns its session, call or task.
+//! The MCP endpoint. It checks requests of both eras, and finds the node that owns the session, the call or the task of each.
 //!
-//! A session is found by the headers, before the body is read. The call or task of a request without a session is found
-//! by its message. There is no search if this is the only node.
+//! The owner of a session is found by the headers, before the body is read, and the owner of a call or task by the message.
+//! There is no search if this is the only node.
 
 use std::sync::Arc;
 

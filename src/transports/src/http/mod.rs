@@ -194,8 +194,8 @@ pub async fn read_body(
         .unwrap_or_else(|_| Err(McpError::new(ErrorKind::Timeout, "the body did not arrive in time")))
 }
 
-/// Returns the HTTP status of an error of a request whose body is read: a body that comes too late is the fault of the client
-/// (408) and not of the gateway (504).
+/// Returns the HTTP status of an error of a request with a body: a body that comes too late is the fault of the client (408)
+/// and not of the gateway (504).
 fn body_error_status(error: &McpError) -> u16 {
     if error.kind == ErrorKind::Timeout { 408 } else { error.kind.status() }
 }
