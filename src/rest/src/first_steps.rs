@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 use utoipa::ToSchema;
 
-use super::{Caller, Problem, ServersView, SessionsView, json_ok, json_ok_sized, keys, previews::limit_time};
+use super::{Caller, Problem, ServerSource, SessionSource, json_ok, json_ok_sized, keys, previews::limit_time};
 use countersign_auth::keys::TEST_AGENT;
 use countersign_domain::{
     changes::{Change, ChangeState, Proposer},
@@ -65,8 +65,8 @@ struct FirstSteps {
 pub async fn get(
     caller: Caller,
     command: web::Data<AgentCommand>,
-    sessions: web::Data<dyn SessionsView>,
-    servers: web::Data<dyn ServersView>,
+    sessions: web::Data<dyn SessionSource>,
+    servers: web::Data<dyn ServerSource>,
     standing_rules: web::Data<StandingRuleService>,
     changes: web::Data<Changes>,
 ) -> Result<HttpResponse, Problem> {
@@ -79,8 +79,8 @@ pub async fn get(
     Ok(json_ok(&FirstSteps {
         command: AgentCommand::clone(&command),
         may_create_agent_keys: keys::manageable_roles(&caller).contains(&Role::Agent),
-        agent_seen: !sessions.sessions().is_empty() || newest.iter().any(is_from_agent),
-        server_added: servers.servers().await.iter().any(|server| server.kind == "upstream"),
+        agent_seen: !sessions.list_sessions().is_empty() || newest.iter().any(is_from_agent),
+        server_added: servers.list_servers().await.iter().any(|server| server.kind == "upstream"),
         can_propose_test_change: directory.tool_hash(TRACKER, "create_issue").is_some(),
         change_decided: decided.iter().any(|change| !change.decisions.is_empty()),
     }))

@@ -37,12 +37,13 @@ pub mod reload;
 pub mod rules;
 pub mod server_accounts;
 pub mod server_edits;
+pub mod server_info;
 mod server_settings;
 pub mod server_trials;
 pub mod servers;
+pub mod sessions;
 pub mod sign_in_data;
 mod trial_list;
-pub mod views;
 pub mod webhooks;
 
 #[cfg(test)]
@@ -70,9 +71,10 @@ pub use events::FeedAccess;
 pub use first_steps::AgentCommand;
 pub use query::Query;
 pub use server_accounts::ServerAccounts;
+pub use server_info::{RoutedServers, ServerInfo, ServerSource};
+pub use sessions::SessionSource;
 pub use sign_in_data::SignInData;
 pub use trial_list::ServerTrials;
-pub use views::{RoutedServers, ServerInfo, ServersView, SessionsView};
 
 use countersign_http::{
     methods::{self, READ_METHODS, get_or_head},
@@ -96,8 +98,8 @@ pub struct RestData {
     pub feed: web::Data<FeedAccess>,
     pub agent_command: web::Data<AgentCommand>,
     pub changes: web::Data<Changes>,
-    pub sessions: web::Data<dyn SessionsView>,
-    pub servers: web::Data<dyn ServersView>,
+    pub sessions: web::Data<dyn SessionSource>,
+    pub servers: web::Data<dyn ServerSource>,
     pub reloader: web::Data<Reloader>,
     pub acceptances: web::Data<ToolAcceptances>,
     pub standing_rules: web::Data<StandingRuleService>,
@@ -193,7 +195,7 @@ pub const ROUTES: &[Route] = &[
     route!(QUERY READ "/api/webhooks/{name}/deliveries", webhooks::deliveries),
     route!(POST "/api/webhooks/{name}/retry", webhooks::retry),
     route!(POST "/api/webhooks/{name}/test", webhooks::test),
-    route!(QUERY READ "/api/sessions", views::sessions),
+    route!(QUERY READ "/api/sessions", sessions::list),
     route!(READ "/api/nodes", nodes::list),
     route!(QUERY "/api/servers", "GET, HEAD, POST"; read => servers::list, post => server_edits::add),
     route!(READ "/api/server-file", server_edits::file),
@@ -225,7 +227,8 @@ pub fn routes(data: &RestData, config: &mut ServiceConfig) {
     config.app_data(data.reloader).app_data(data.acceptances).app_data(data.standing_rules);
     config.app_data(data.rule_counts).app_data(data.trials).app_data(data.webhooks);
     for route in ROUTES {
-        let resource = (route.build)(web::resource(route.path)).default_service(methods::refuse_other_methods(route.allow));
+        let resource =
+            (route.build)(web::resource(route.path)).default_service(methods::refuse_other_methods(route.allow));
         let limit = move |request: ServiceRequest, next: Next<BoxBody>| limit_request(route, request, next);
         config.service(resource.wrap(from_fn(limit)));
     }

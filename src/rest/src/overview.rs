@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Caller, Problem, Query, ServersView, json_ok};
+use super::{Caller, Problem, Query, ServerSource, json_ok};
 use countersign_domain::changes::ChangeState;
 use countersign_protocol::ErrorKind;
 use countersign_review::Changes;
@@ -147,7 +147,7 @@ pub async fn get(
     _: Caller,
     request: HttpRequest,
     changes: web::Data<Changes>,
-    servers: web::Data<dyn ServersView>,
+    servers: web::Data<dyn ServerSource>,
 ) -> Result<HttpResponse, Problem> {
     let query = Query::read(&request, &["range"])?;
     let name = query.get("range").unwrap_or("24h");
@@ -156,7 +156,7 @@ pub async fn get(
     let now = Timestamp::now();
     let since = now - range.period * range.periods;
     let records = changes.overview(since).await?;
-    let servers = servers.servers().await;
+    let servers = servers.list_servers().await;
     let is_down = |status: &str| matches!(status, "down" | "connecting");
     let servers_down = servers.into_iter().filter(|server| is_down(server.status)).map(|server| server.name).collect();
     let calls = summarize_calls(&CallHistory::global().minutes(), now);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
-    Caller, Problem, Query, ServerAccounts, ServerInfo, ServersView,
+    Caller, Problem, Query, ServerAccounts, ServerInfo, ServerSource,
     body::{self, Body, Submission},
     json_ok,
     page::{self, OptionalPageParams},
@@ -58,12 +58,12 @@ struct ServerPage {
 pub async fn list(
     caller: Caller,
     request: HttpRequest,
-    servers: web::Data<dyn ServersView>,
+    servers: web::Data<dyn ServerSource>,
     accounts: web::Data<dyn ServerAccounts>,
     acceptances: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
     let query = Query::read(&request, &["limit", "cursor"])?;
-    let infos = servers.servers().await;
+    let infos = servers.list_servers().await;
     let statuses = accounts.list_statuses(&caller.principal).await?;
     let mut accounts: BTreeMap<String, AccountInfo> =
         statuses.into_iter().map(|status| (status.server.clone(), status.into())).collect();

@@ -34,7 +34,7 @@ use countersign_config::{AuthMode, Config, LoadedConfig, load::variable_name};
 use countersign_http::{front::Front, guard::RequestAuthenticator, proof::GatewayProof, tls::ServerCertificate};
 use countersign_reload::{ConfigSource, InitialConfig, Reloader};
 use countersign_rest::{
-    AccessData, AgentCommand, RestData, RoutedServers, ServerAccounts, ServerTrials, ServersView, SessionsView,
+    AccessData, AgentCommand, RestData, RoutedServers, ServerAccounts, ServerSource, ServerTrials, SessionSource,
     SignInData,
 };
 use countersign_routing::{PublishedTable, RouteTable};
@@ -258,8 +258,8 @@ impl GatewayCore {
             feed: web::Data::new(feed_access(config, endpoint, &authentication.sign_ins)),
             agent_command: web::Data::new(agent_command),
             changes: web::Data::new(review.changes.clone()),
-            sessions: web::Data::from(Arc::clone(&endpoint.sessions.registry) as Arc<dyn SessionsView>),
-            servers: web::Data::from(Arc::new(routed_servers) as Arc<dyn ServersView>),
+            sessions: web::Data::from(Arc::clone(&endpoint.sessions.registry) as Arc<dyn SessionSource>),
+            servers: web::Data::from(Arc::new(routed_servers) as Arc<dyn ServerSource>),
             reloader: web::Data::from(Arc::clone(reloader)),
             acceptances: web::Data::from(Arc::clone(&rulings.acceptances)),
             standing_rules: web::Data::from(Arc::clone(&rulings.standing_rules)),
