@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use super::{
     Caller, Problem, SignInData,
     body::{Body, Submission},
-    json_ok,
+    json_response,
     keys::{unavailable, use_store},
 };
 use countersign_domain::{
@@ -124,7 +124,7 @@ impl Body for AbsenceRequest {}
 pub async fn get(caller: Caller, data: web::Data<SignInData>) -> Result<HttpResponse, Problem> {
     let (principal, reviewers) = (caller.reviewer()?.clone(), data.reviewers.clone());
     let state = use_store(&data, move |store| read_state(store, &reviewers, &principal)).await?;
-    Ok(json_ok(&state))
+    Ok(json_response(&state))
 }
 
 /// Sets the caller's absence, in place of an earlier one.
@@ -152,7 +152,7 @@ pub async fn set(
         read_state(store, &reviewers, &principal).map_err(|_| unread_result_error().into())
     })
     .await?;
-    Ok(json_ok(&state))
+    Ok(json_response(&state))
 }
 
 /// Ends the caller's absence.
@@ -170,7 +170,7 @@ pub async fn end(caller: Caller, data: web::Data<SignInData>) -> Result<HttpResp
         read_state(store, &reviewers, &principal).map_err(|_| unread_result_error().into())
     })
     .await?;
-    Ok(json_ok(&state))
+    Ok(json_response(&state))
 }
 
 fn read_state(store: &dyn Credentials, reviewers: &Reviewers, principal: &Principal) -> Result<AbsenceState, Problem> {

@@ -10,7 +10,9 @@ use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 use utoipa::ToSchema;
 
-use super::{Caller, Problem, ServerSource, SessionSource, json_ok, json_ok_sized, keys, previews::limit_time};
+use super::{
+    Caller, Problem, ServerSource, SessionSource, json_response, keys, offload_json_response, previews::limit_time,
+};
 use countersign_auth::keys::TEST_AGENT;
 use countersign_domain::{
     changes::{Change, ChangeState, Proposer},
@@ -76,7 +78,7 @@ pub async fn get(
     let decided = ChangeFilter { states, ..ChangeFilter::default() };
     let decided = changes.list(decided, INSPECTED_CHANGES, None).await?.items;
     let directory = RouteDirectory(Arc::clone(standing_rules.routes()));
-    Ok(json_ok(&FirstSteps {
+    Ok(json_response(&FirstSteps {
         command: AgentCommand::clone(&command),
         may_create_agent_keys: keys::manageable_roles(&caller).contains(&Role::Agent),
         agent_seen: !sessions.list_sessions().is_empty() || newest.iter().any(is_from_agent),
@@ -119,7 +121,7 @@ pub async fn propose_test_change(
             changes.propose(Proposal { idempotency_key: Some(key), ..proposal }).await?
         }
     };
-    json_ok_sized(change.estimated_size(), change).await
+    offload_json_response(change.estimated_size(), change).await
 }
 
 /// Returns the proposal of the test change, which waits for a reviewer even if the policy would allow the call.

@@ -16,7 +16,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Problem, Query, SignInData, body, json_ok};
+use super::{Problem, Query, SignInData, body, json_response};
 use countersign_auth::{
     codes,
     tokens::{
@@ -67,7 +67,7 @@ pub async fn options(data: web::Data<SignInData>) -> HttpResponse {
     let tokens = data.authentication.authenticator.tokens();
     let cli = config.as_ref().and_then(|config| tokens.client_settings(config));
     let sign_in_url = config.is_some().then(|| client.sign_in_url());
-    json_ok(&SignInOptions { provider: config.is_some(), sign_in_url, cli })
+    json_response(&SignInOptions { provider: config.is_some(), sign_in_url, cli })
 }
 
 /// Sends a browser to the identity provider.

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Caller, Problem, SignInData, body, json_ok, path_id};
+use super::{Caller, Problem, SignInData, body, json_response, path_id};
 use countersign_auth::{confusable_names, keys};
 use countersign_config::Config;
 use countersign_domain::{
@@ -103,7 +103,7 @@ pub async fn list(caller: Caller, data: web::Data<SignInData>) -> Result<HttpRes
         last_used_at: key.last_used_at,
         revoked_at: key.revoked_at,
     };
-    Ok(json_ok(&KeyList { keys: keys.into_iter().rev().map(entry).collect(), creatable_roles: roles.to_vec() }))
+    Ok(json_response(&KeyList { keys: keys.into_iter().rev().map(entry).collect(), creatable_roles: roles.to_vec() }))
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -162,7 +162,7 @@ pub async fn create(
     })
     .await?;
     tracing::info!(key = new.key.id, name = new.key.name, by = caller.principal.name, "a key was created");
-    Ok(json_ok(&CreatedKey { id: &new.key.id, name: &new.key.name, role: new.key.role, secret: &new.secret }))
+    Ok(json_response(&CreatedKey { id: &new.key.id, name: &new.key.name, role: new.key.role, secret: &new.secret }))
 }
 
 /// Refuses a name or an owner that looks like another one of a key or a group.

@@ -297,18 +297,21 @@ fn path_id(request: &HttpRequest) -> Option<&str> {
     is_legal.then_some(id)
 }
 
-/// Responds like [`json_ok`]. A text of about `bytes` bytes that is large is written on another thread.
-async fn json_ok_sized(bytes: usize, body: impl Serialize + Send + 'static) -> Result<HttpResponse, Problem> {
-    json_response(offload(bytes, move || serde_json::to_vec(&body)).await?)
+/// Returns a response like [`json_response`], whose text has about `estimated_bytes`. A large text is written on another thread.
+async fn offload_json_response(
+    estimated_bytes: usize,
+    body: impl Serialize + Send + 'static,
+) -> Result<HttpResponse, Problem> {
+    to_json_response(offload(estimated_bytes, move || serde_json::to_vec(&body)).await?)
 }
 
-/// Responds with JSON.
-fn json_ok(body: &impl Serialize) -> HttpResponse {
-    json_response(serde_json::to_vec(body)).unwrap_or_else(|problem| problem.error_response())
+/// Returns the response with this body as JSON.
+fn json_response(body: &impl Serialize) -> HttpResponse {
+    to_json_response(serde_json::to_vec(body)).unwrap_or_else(|problem| problem.error_response())
 }
 
-/// Responds with a text of JSON, or with the error of writing it.
-fn json_response(text: serde_json::Result<Vec<u8>>) -> Result<HttpResponse, Problem> {
+/// Returns the response with a text of JSON, or the error of writing it.
+fn to_json_response(text: serde_json::Result<Vec<u8>>) -> Result<HttpResponse, Problem> {
     let text = text.map_err(|error| Problem::new(ErrorKind::Internal, error.to_string()))?;
     Ok(HttpResponse::Ok()
         .insert_header((CACHE_CONTROL, HeaderValue::from_static("no-store")))

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Caller, Problem, Query, ServerSource, json_ok};
+use super::{Caller, Problem, Query, ServerSource, json_response};
 use countersign_domain::changes::ChangeState;
 use countersign_protocol::ErrorKind;
 use countersign_review::Changes;
@@ -160,7 +160,7 @@ pub async fn get(
     let is_down = |status: &str| matches!(status, "down" | "connecting");
     let servers_down = servers.into_iter().filter(|server| is_down(server.status)).map(|server| server.name).collect();
     let calls = summarize_calls(&CallHistory::global().minutes(), now);
-    Ok(json_ok(&summarize(&records, range, now, servers_down, calls)))
+    Ok(json_response(&summarize(&records, range, now, servers_down, calls)))
 }
 
 /// Summarizes the records of the store. Their transitions are newest first, and their waiting changes oldest first.

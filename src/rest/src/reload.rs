@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use super::{
     Caller, Problem,
     body::{Body, Submission},
-    json_ok,
+    json_response,
 };
 use countersign_protocol::ErrorKind;
 use countersign_reload::{ConsentError, ReloadStatus, Reloader, settings_view::ActiveConfig};
@@ -22,7 +22,7 @@ use countersign_runtime::background;
 #[utoipa::path(get, path = "/api/reload", operation_id = "getReload", responses(
     (status = 200, description = "The last reload and the pending changes", body = ReloadStatus)))]
 pub async fn status(caller: Caller, reloader: web::Data<Reloader>) -> HttpResponse {
-    json_ok(&visible_status(&caller, &reloader))
+    json_response(&visible_status(&caller, &reloader))
 }
 
 /// Returns the status. Viewers get no lines of a new file, because no reviewer has read them yet.
@@ -44,7 +44,7 @@ fn visible_status(caller: &Caller, reloader: &Reloader) -> ReloadStatus {
     (status = 200, description = "The configuration", body = ActiveConfig)))]
 pub async fn active_config(caller: Caller, reloader: web::Data<Reloader>) -> HttpResponse {
     let ReloadStatus { file, waiting, .. } = visible_status(&caller, &reloader);
-    json_ok(&ActiveConfig { file, settings: reloader.settings(), waiting })
+    json_response(&ActiveConfig { file, settings: reloader.settings(), waiting })
 }
 
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq, ToSchema)]
@@ -86,5 +86,5 @@ pub async fn consent(
         };
         Problem::new(kind, error.to_string())
     })?;
-    Ok(json_ok(&reloader.status()))
+    Ok(json_response(&reloader.status()))
 }

@@ -15,7 +15,7 @@ use super::{
     AccessData, Caller, Problem,
     account::set_cookie,
     identity_provider::{CallbackParams, flow_cookie, redirect},
-    json_ok, path_name,
+    json_response, path_name,
 };
 use countersign_accounts::{
     AccountStatus, CONSENT_COOKIE, ConnectError, MAX_CONSENT_DURATION, StartedConsent, server_page,
@@ -113,7 +113,7 @@ pub async fn connect(
     let started = accounts.begin_connection(&server, &caller.principal).await;
     let StartedConsent { url, cookie } = started.map_err(|error| Problem::new(error_kind(error), error.to_string()))?;
     let cookie = flow_cookie(&access.authentication, COOKIE_PATH, (CONSENT_COOKIE, cookie), MAX_CONSENT_DURATION);
-    let mut response = json_ok(&AuthorizationPage { url });
+    let mut response = json_response(&AuthorizationPage { url });
     set_cookie(&mut response, &cookie)?;
     Ok(response)
 }
@@ -174,7 +174,7 @@ pub async fn disconnect(
     accounts: web::Data<dyn ServerAccounts>,
 ) -> Result<HttpResponse, Problem> {
     let disconnected = accounts.disconnect(&path_name(&request), &caller.principal).await?;
-    Ok(json_ok(&Disconnected { disconnected }))
+    Ok(json_response(&Disconnected { disconnected }))
 }
 
 /// Describes the gateway as a client of authorization servers (OAuth Client ID Metadata Document).
@@ -185,7 +185,10 @@ pub async fn client_metadata(
     request: HttpRequest,
     accounts: web::Data<dyn ServerAccounts>,
 ) -> Result<HttpResponse, Problem> {
-    accounts.client_metadata().map(|metadata| json_ok(&metadata)).ok_or_else(|| Problem::not_found(request.path()))
+    accounts
+        .client_metadata()
+        .map(|metadata| json_response(&metadata))
+        .ok_or_else(|| Problem::not_found(request.path()))
 }
 
 const fn error_kind(error: ConnectError) -> ErrorKind {

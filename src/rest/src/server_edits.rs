@@ -14,7 +14,7 @@ use super::{
     Caller, Problem, Query,
     body::{Body, Submission},
     file_edits::{Editor, FileState, check_editing_is_on, to_problem},
-    json_ok, path_name,
+    json_response, path_name,
     server_settings::{has_same_target, is_disabled, is_enabled, settings_from_form, with_old_secrets},
     trial_list::ServerTrials,
 };
@@ -71,7 +71,7 @@ pub async fn file(
     let servers = read.map(|file| list_servers(file.text(), may_read)).unwrap_or_default();
     let is_at_machine = Editor::new(&caller.principal, &request, &reloader).is_ok_and(|editor| editor.is_at_machine);
     let may_test = state.may_edit && is_at_machine;
-    Ok(json_ok(&FileView { state, may_test, servers }))
+    Ok(json_response(&FileView { state, may_test, servers }))
 }
 
 /// Returns the servers of the file, with their settings if the caller may see them.
@@ -299,7 +299,7 @@ impl<'a> EditDraft<'a> {
             let edited = editor.edit_file(changes, version).await;
             edited.map_err(|problem| problem.with("yaml", yaml.clone()))?
         };
-        Ok(json_ok(&EditResult {
+        Ok(json_response(&EditResult {
             summary,
             needs_consent,
             servers,

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use super::{
     Caller, Problem, Query, ServerAccounts, ServerInfo, ServerSource,
     body::{self, Body, Submission},
-    json_ok,
+    json_response,
     page::{self, OptionalPageParams},
     path_name,
     server_accounts::AccountInfo,
@@ -75,7 +75,7 @@ pub async fn list(
         info,
     };
     let page = page::by_name(&query, infos.into_iter().map(entry).collect(), |entry| &entry.info.name)?;
-    Ok(json_ok(&ServerPage { servers: page.items, next_cursor: page.next_cursor }))
+    Ok(json_response(&ServerPage { servers: page.items, next_cursor: page.next_cursor }))
 }
 
 /// The tools of a server, or a page of them.
@@ -114,7 +114,7 @@ fn tools_response(name: &str, acceptances: &ToolAcceptances, query: Option<&Quer
         Some(query) => page::by_name(query, tools, |tool| &tool.name)?,
         None => Page { items: tools, next_cursor: None },
     };
-    Ok(json_ok(&ServerTools { name, tools: items, known_reads: acceptances.known_reads(name), next_cursor }))
+    Ok(json_response(&ServerTools { name, tools: items, known_reads: acceptances.known_reads(name), next_cursor }))
 }
 
 fn check_count(tools: &[DefinitionRef], max: usize) -> Result<(), Problem> {

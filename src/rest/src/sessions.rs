@@ -7,7 +7,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{
-    Caller, Problem, Query, json_ok,
+    Caller, Problem, Query, json_response,
     page::{self, PageParams},
 };
 use countersign_exchange::state::short_session_id;
@@ -75,7 +75,7 @@ pub async fn list(
     let (total, in_flight) = (sessions.len(), sessions.iter().map(|session| session.in_flight).sum());
     sessions.sort_by_cached_key(SessionSortKey::new);
     let page = page::by_key(&query, sessions, SessionSortKey::new)?;
-    Ok(json_ok(&SessionPage { sessions: page.items, next_cursor: page.next_cursor, total, in_flight }))
+    Ok(json_response(&SessionPage { sessions: page.items, next_cursor: page.next_cursor, total, in_flight }))
 }
 
 #[cfg(test)]
