@@ -122,7 +122,7 @@ impl Body for AbsenceRequest {}
 #[utoipa::path(get, path = "/api/account/absence", operation_id = "getAbsence", responses(
     (status = 200, description = "The absence, if there is one", body = AbsenceState)))]
 pub async fn get(caller: Caller, data: web::Data<SignInData>) -> Result<HttpResponse, Problem> {
-    let (principal, reviewers) = (caller.reviewer()?.clone(), data.reviewers.clone());
+    let (principal, reviewers) = (caller.require_reviewer()?.clone(), data.reviewers.clone());
     let state = use_store(&data, move |store| read_state(store, &reviewers, &principal)).await?;
     Ok(json_response(&state))
 }

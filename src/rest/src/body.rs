@@ -65,7 +65,7 @@ struct Endpoint {
 /// Checks the sender and the path of a request, and reads its body. All types of bodies share the code of this function.
 async fn receive(endpoint: Endpoint, request: HttpRequest, payload: Payload) -> Result<Submission<Vec<u8>>, Problem> {
     let caller = caller::authenticate(&request)?;
-    let principal = if endpoint.needs_reviewer { caller.reviewer()? } else { &caller.principal };
+    let principal = if endpoint.needs_reviewer { caller.require_reviewer()? } else { &caller.principal };
     let path_parameter = match request.match_info().get("id") {
         Some(_) => path_id(&request)
             .ok_or_else(|| {

@@ -107,7 +107,7 @@ pub async fn propose_test_change(
     changes: web::Data<Changes>,
     reloader: web::Data<Reloader>,
 ) -> Result<HttpResponse, Problem> {
-    caller.reviewer()?;
+    caller.require_reviewer()?;
     let by_test_agent = ChangeFilter { principals: vec![TEST_AGENT.to_owned()], ..ChangeFilter::default() };
     let newest = changes.list(by_test_agent, 1, None).await?.items.pop();
     let change = match newest {

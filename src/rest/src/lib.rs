@@ -42,7 +42,6 @@ mod server_settings;
 pub mod server_trials;
 pub mod servers;
 pub mod sessions;
-pub mod sign_in_data;
 mod trial_list;
 pub mod webhooks;
 
@@ -66,14 +65,13 @@ use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use tokio::time::Instant;
 
-pub use caller::{AccessData, Caller};
+pub use caller::{AccessData, Caller, SignInData};
 pub use events::FeedAccess;
 pub use first_steps::AgentCommand;
 pub use query::Query;
 pub use server_accounts::ServerAccounts;
 pub use server_info::{RoutedServers, ServerInfo, ServerSource};
 pub use sessions::SessionSource;
-pub use sign_in_data::SignInData;
 pub use trial_list::ServerTrials;
 
 use countersign_http::{

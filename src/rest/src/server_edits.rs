@@ -216,7 +216,7 @@ pub async fn remove(
     reloader: web::Data<Reloader>,
     trials: web::Data<ServerTrials>,
 ) -> Result<HttpResponse, Problem> {
-    let editor = Editor::new(caller.reviewer()?, &request, &reloader)?;
+    let editor = Editor::new(caller.require_reviewer()?, &request, &reloader)?;
     let query = Query::read(&request, &["version", "preview"])?;
     let version = query.get("version").unwrap_or_default().to_owned();
     let mut draft = EditDraft::begin(editor, version, query.boolean("preview")?).await?;

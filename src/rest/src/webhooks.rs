@@ -67,7 +67,7 @@ pub async fn retry(
     request: HttpRequest,
     webhooks: web::Data<Webhooks>,
 ) -> Result<HttpResponse, Problem> {
-    caller.reviewer()?;
+    caller.require_reviewer()?;
     Ok(json_response(&RetryResult { again: webhooks.retry(&path_name(&request)).await? }))
 }
 
@@ -82,6 +82,6 @@ pub async fn test(
     request: HttpRequest,
     webhooks: web::Data<Webhooks>,
 ) -> Result<HttpResponse, Problem> {
-    caller.reviewer()?;
+    caller.require_reviewer()?;
     Ok(json_response(&webhooks.send_test(&path_name(&request)).await?))
 }
