@@ -47,7 +47,7 @@ pub async fn list(
     standing_rules: web::Data<StandingRuleService>,
 ) -> Result<HttpResponse, Problem> {
     let query = Query::read(&request, &["limit", "cursor"])?;
-    let page = page::by_name(&query, standing_rules.list(), |rule| &rule.id)?;
+    let page = page::cut_by_name(&query, standing_rules.list(), |rule| &rule.id)?;
     Ok(json_response(&Rules { rules: page.items, next_cursor: page.next_cursor }))
 }
 

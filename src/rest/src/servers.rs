@@ -74,7 +74,7 @@ pub async fn list(
         account: accounts.remove(&info.name),
         info,
     };
-    let page = page::by_name(&query, infos.into_iter().map(entry).collect(), |entry| &entry.info.name)?;
+    let page = page::cut_by_name(&query, infos.into_iter().map(entry).collect(), |entry| &entry.info.name)?;
     Ok(json_response(&ServerPage { servers: page.items, next_cursor: page.next_cursor }))
 }
 
@@ -111,7 +111,7 @@ fn tools_response(name: &str, acceptances: &ToolAcceptances, query: Option<&Quer
     let tools =
         acceptances.tools(name).ok_or_else(|| Problem::new(ErrorKind::NotFound, "there is no server of this name"))?;
     let Page { items, next_cursor } = match query {
-        Some(query) => page::by_name(query, tools, |tool| &tool.name)?,
+        Some(query) => page::cut_by_name(query, tools, |tool| &tool.name)?,
         None => Page { items: tools, next_cursor: None },
     };
     Ok(json_response(&ServerTools { name, tools: items, known_reads: acceptances.known_reads(name), next_cursor }))

@@ -74,7 +74,7 @@ pub async fn list(
     let mut sessions = source.list_sessions();
     let (total, in_flight) = (sessions.len(), sessions.iter().map(|session| session.in_flight).sum());
     sessions.sort_by_cached_key(SessionSortKey::new);
-    let page = page::by_key(&query, sessions, SessionSortKey::new)?;
+    let page = page::cut_by_key(&query, sessions, SessionSortKey::new)?;
     Ok(json_response(&SessionPage { sessions: page.items, next_cursor: page.next_cursor, total, in_flight }))
 }
 
