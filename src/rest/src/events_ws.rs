@@ -65,7 +65,7 @@ pub async fn upgrade(
         let _ = outgoing.push(hello.json);
     }
     let disconnected = CancellationToken::new();
-    let socket = Socket {
+    let socket = SubscriberSocket {
         outgoing: Rc::clone(&outgoing),
         _disconnected: disconnected.clone().drop_guard(),
         _slots: (slot, permit),
@@ -169,13 +169,13 @@ impl Outgoing {
 }
 
 /// The WebSocket of a subscriber. Holds the slots that last as long as the connection.
-struct Socket {
+struct SubscriberSocket {
     outgoing: Rc<Outgoing>,
     _disconnected: DropGuard,
     _slots: (StreamSlot, OwnedSemaphorePermit),
 }
 
-impl Backend for Socket {
+impl Backend for SubscriberSocket {
     const SUBPROTOCOLS: &'static [&'static str] = &[];
     const UNSUPPORTED_REASON: &'static str = "the gateway only sends events here and reads no messages";
 

@@ -25,15 +25,15 @@ const CALL_PERIODS: u64 = 36;
 
 /// The time that an overview covers, in equal periods.
 #[derive(Clone, Copy)]
-struct Range {
+struct OverviewRange {
     name: &'static str,
     periods: i32,
     period: SignedDuration,
 }
 
-const RANGES: [Range; 2] = [
-    Range { name: "24h", periods: 24, period: SignedDuration::from_hours(1) },
-    Range { name: "30d", periods: 30, period: SignedDuration::from_hours(24) },
+const RANGES: [OverviewRange; 2] = [
+    OverviewRange { name: "24h", periods: 24, period: SignedDuration::from_hours(1) },
+    OverviewRange { name: "30d", periods: 30, period: SignedDuration::from_hours(24) },
 ];
 
 /// The changes that wait for a decision.
@@ -166,7 +166,7 @@ pub async fn get(
 /// Summarizes the records of the store. Their transitions are newest first, and their waiting changes oldest first.
 fn summarize(
     records: &OverviewRecords,
-    range: Range,
+    range: OverviewRange,
     now: Timestamp,
     servers_down: Vec<String>,
     calls: Vec<CallPeriod>,
@@ -213,7 +213,7 @@ fn summarize(
     }
 }
 
-/// A transition that the overview counts.
+/// The kind of a transition that the overview counts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CountedTransition {
     Proposed,
@@ -227,7 +227,7 @@ impl CountedTransition {
         matches!(self, Self::Approved | Self::Rejected)
     }
 
-    /// Returns a number that is equal for transitions of which only the newest of a change counts.
+    /// Returns the number of the group of the transition. Of each group, only the newest transition of a change counts.
     const fn group(self) -> u8 {
         match self {
             Self::Proposed => 0,

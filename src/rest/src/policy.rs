@@ -98,11 +98,6 @@ pub enum TestSubject {
 }
 
 impl PolicyTestRequest {
-    /// Returns the tool, if the test is about one.
-    pub fn tool(&self) -> Option<&str> {
-        self.tool.as_deref()
-    }
-
     /// Evaluates the rules of a table, whose conditions may be slow. Nothing is called, proposed or counted.
     ///
     /// # Errors

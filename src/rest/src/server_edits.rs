@@ -37,8 +37,7 @@ const MAX_EDIT_BYTES: usize = MAX_PASTE_BYTES + 4096;
 /// The servers of the configuration file.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[schema(as = ServerFile)]
-struct FileView {
+struct ServerFile {
     #[serde(flatten)]
     state: FileState,
     /// `true` if the caller may test and save a server without anybody's consent.
@@ -60,7 +59,7 @@ struct ConfiguredServer {
 ///
 /// Values that could be secret are replaced by `[secret]`. An edit that sends such a placeholder back keeps the value.
 #[utoipa::path(get, path = "/api/server-file", operation_id = "getServerFile", responses(
-    (status = 200, description = "The servers of the file", body = FileView)))]
+    (status = 200, description = "The servers of the file", body = ServerFile)))]
 pub async fn file(
     caller: Caller,
     request: HttpRequest,
@@ -71,7 +70,7 @@ pub async fn file(
     let servers = read.map(|file| list_servers(file.text(), may_read)).unwrap_or_default();
     let is_at_machine = Editor::new(&caller.principal, &request, &reloader).is_ok_and(|editor| editor.is_at_machine);
     let may_test = state.may_edit && is_at_machine;
-    Ok(json_response(&FileView { state, may_test, servers }))
+    Ok(json_response(&ServerFile { state, may_test, servers }))
 }
 
 /// Returns the servers of the file, with their settings if the caller may see them.
