@@ -84,7 +84,7 @@ use countersign_review::Changes;
 use countersign_rulings::{
     rule_counts::RuleCounts, standing_rules::StandingRuleService, tool_acceptance::ToolAcceptances,
 };
-use countersign_runtime::large_messages::offload;
+use countersign_runtime::{background::spawn_with_result, large_messages::offload};
 use countersign_webhooks::Webhooks;
 
 /// The data of the endpoints. Each receives its part as `web::Data`, one for all workers.
@@ -293,6 +293,17 @@ fn path_id(request: &HttpRequest) -> Option<&str> {
     let id = request.match_info().query("id");
     let is_legal = (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
     is_legal.then_some(id)
+}
+
+/// Runs work in a task of its own, so that a client that disconnects cannot interrupt it.
+///
+/// # Errors
+/// `INTERNAL_ERROR` with this message if the work did not end.
+async fn run_uninterrupted<T: 'static>(
+    work: impl Future<Output = T> + 'static,
+    unfinished: &'static str,
+) -> Result<T, Problem> {
+    spawn_with_result(work).await.map_err(|_| Problem::new(ErrorKind::Internal, unfinished))
 }
 
 /// Returns a response like [`json_response`], whose text has about `estimated_bytes`. A large text is written on another thread.

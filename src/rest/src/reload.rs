@@ -9,11 +9,10 @@ use utoipa::ToSchema;
 use super::{
     Caller, Problem,
     body::{Body, Submission},
-    json_response,
+    json_response, run_uninterrupted,
 };
 use countersign_protocol::ErrorKind;
 use countersign_reload::{ConsentError, ReloadStatus, Reloader, settings_view::ActiveConfig};
-use countersign_runtime::background;
 
 /// Returns the last reload of the configuration, and the changes that wait.
 ///
@@ -72,12 +71,9 @@ pub async fn consent(
     reloader: web::Data<Reloader>,
 ) -> Result<HttpResponse, Problem> {
     let deciding = Arc::clone(&reloader);
-    // The decision runs in its own task, so that a client that disconnects cannot interrupt it half-way.
-    let decided = background::spawn_with_result(async move {
-        deciding.decide(&body.digest, body.verdict == ConsentVerdict::Accept, &principal.name).await
-    });
-    let decided = decided.await.map_err(|_| Problem::new(ErrorKind::Internal, "the decision was not carried out"))?;
-    decided.map_err(|error| {
+    let decision =
+        async move { deciding.decide(&body.digest, body.verdict == ConsentVerdict::Accept, &principal.name).await };
+    run_uninterrupted(decision, "the decision was not carried out").await?.map_err(|error| {
         let kind = match &error {
             ConsentError::NothingPending => ErrorKind::NotFound,
             ConsentError::Superseded | ConsentError::DecidedElsewhere => ErrorKind::VersionConflict,

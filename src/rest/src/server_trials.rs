@@ -14,7 +14,7 @@ use super::{
     Caller, Problem,
     body::{Body, Submission},
     file_edits::{Editor, check_editing_is_on, edit_file, to_problem},
-    json_response,
+    json_response, run_uninterrupted,
     server_settings::{has_same_target, is_enabled, settings_from_form, with_old_secrets},
     trial_list::{ServerTrials, Trial, TrialPurpose, TrialState, TrialWork, check_consent_size},
 };
@@ -185,8 +185,7 @@ pub async fn decide(
     Ok(json_response(&trials.find(&id)?))
 }
 
-/// Starts a waiting trial, or makes a waiting edit, in a task of its own. Otherwise, a client that disconnects could leave the
-/// trial running for ever.
+/// Starts a waiting trial, or makes a waiting edit. If a client that disconnects interrupted it, the trial would run for ever.
 async fn run(
     id: &str,
     decided_by: Option<&Arc<Principal>>,
@@ -196,8 +195,8 @@ async fn run(
     let trial = trials.leave_waiting(id, TrialState::Running, decided_by)?;
     let by = Arc::clone(decided_by.unwrap_or(&trial.requester));
     let (reloader, trials) = (web::Data::clone(reloader), web::Data::clone(trials));
-    let result = background::spawn_with_result(async move { carry_out(trial, &by, &reloader, &trials).await }).await;
-    result.map_err(|_| Problem::new(ErrorKind::Internal, "the trial was not carried out"))?
+    let work = async move { carry_out(trial, &by, &reloader, &trials).await };
+    run_uninterrupted(work, "the trial was not carried out").await?
 }
 
 /// Starts the server of a trial that has begun, or makes its edit. The entry in the audit trail precedes it.
