@@ -5,7 +5,7 @@
 
 use actix_web::{HttpRequest, HttpResponse, cookie::Cookie, http::header::ORIGIN, web};
 use async_trait::async_trait;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use url::Url;
@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 use super::{
     AccessData, Caller, Problem,
     account::set_cookie,
-    identity_provider::{CallbackParams, flow_cookie, redirect},
+    identity_provider::{CallbackParams, FlowCookies, redirect},
     json_response, path_name,
 };
 use countersign_accounts::{
@@ -112,7 +112,8 @@ pub async fn connect(
     check_host(&request, &accounts.connect_url(&server))?;
     let started = accounts.begin_connection(&server, &caller.principal).await;
     let StartedConsent { url, cookie } = started.map_err(|error| Problem::new(error_kind(error), error.to_string()))?;
-    let cookie = flow_cookie(&access.authentication, COOKIE_PATH, (CONSENT_COOKIE, cookie), MAX_CONSENT_DURATION);
+    let cookies = FlowCookies { authentication: &access.authentication, path: COOKIE_PATH };
+    let cookie = cookies.build(CONSENT_COOKIE, cookie, MAX_CONSENT_DURATION);
     let mut response = json_response(&AuthorizationPage { url });
     set_cookie(&mut response, &cookie)?;
     Ok(response)
@@ -151,8 +152,8 @@ pub async fn finish(
     let mut response = redirect(&page);
     // The cookie may belong to another connection, which was begun in another tab and can still be finished.
     if finished != Err(ConnectError::Interrupted) {
-        let cookie = (CONSENT_COOKIE, String::new());
-        response.cookie(flow_cookie(&access.authentication, COOKIE_PATH, cookie, SignedDuration::ZERO));
+        let cookies = FlowCookies { authentication: &access.authentication, path: COOKIE_PATH };
+        response.cookie(cookies.build_removal(CONSENT_COOKIE));
     }
     response.finish()
 }
