@@ -21,7 +21,7 @@ use super::{
 use crate::{
     nodes::{self, NodeSync},
     reload_target::ReloadTarget,
-    server_accounts::AuditedAccounts,
+    server_accounts::{self, AuditedAccounts},
 };
 use countersign_attach::{
     GatewayFile, Users, gateway_file::PublishedFile, proof::ProofSecret, socket::Listener, start as attach,
@@ -37,7 +37,6 @@ use countersign_rest::{
     AccessData, AgentCommand, RestData, RoutedServers, ServerAccounts, ServerSource, ServerTrials, SessionSource,
     SignInData,
 };
-use countersign_routing::{PublishedTable, RouteTable};
 use countersign_rulings::{
     rule_counts::RuleCounts,
     standing_rules::{StandingRuleService, StandingRuleServiceDeps},
@@ -77,11 +76,11 @@ pub async fn start(
     let config = initial.config();
     let (shutdown, users) = (CancellationToken::new(), Users::default());
 
-    let routes = Arc::new(PublishedTable::from_pointee(RouteTable::default()));
-    let review = Review::start(&config, &store, &credentials, &routes).await?;
+    let review = Review::start(&config, &store, &credentials).await?;
     let identification = Identification::new(&config, &credentials, sealers.sign_in);
     let sign_ins = &identification.provider_sign_ins;
-    let providers = Providers::start(&config, &location, sealers.account, sign_ins, routes, &review).await?;
+    let servers = server_accounts::open(&config, &location, sealers.account, sign_ins)?;
+    let providers = Providers::start(&config, &location, servers, &review).await?;
     let webhooks = Arc::new(Webhooks::new(review.changes.feed().clone()));
     let core = GatewayCore { config, store, credentials, review, providers, identification, webhooks, shutdown };
     let GatewayCore { config, store, credentials, review, providers, identification, shutdown, .. } = &core;
