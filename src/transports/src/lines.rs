@@ -119,14 +119,7 @@ where
     W: AsyncWrite + Unpin + 'static,
 {
     if let Err(error) = endpoint.sessions.make_room_for_session(&identity.principal) {
-        let bytes = encode::error(None, &error, Revision::NEWEST_LEGACY);
-        let mut writer = writer;
-        let write_refusal = async {
-            writer.write_all(&bytes).await?;
-            writer.write_all(b"\n").await?;
-            writer.shutdown().await
-        };
-        let _ = tokio::time::timeout(FLUSH_TIMEOUT, write_refusal).await;
+        let _ = tokio::time::timeout(FLUSH_TIMEOUT, write_refusal(writer, &error)).await;
         return;
     }
     let session = Arc::new(endpoint.sessions.create_outbox_session(Transport::Stdio, identity, (0, 0)));
@@ -153,6 +146,13 @@ where
     if tokio::time::timeout(FLUSH_TIMEOUT, writing).await.is_err() {
         tracing::debug!("the peer of a line transport did not read its last answers");
     }
+}
+
+/// Writes the error with which a peer is refused, and closes the output.
+async fn write_refusal(mut writer: impl AsyncWrite + Unpin, error: &McpError) -> std::io::Result<()> {
+    writer.write_all(&encode::error(None, error, Revision::NEWEST_LEGACY)).await?;
+    writer.write_all(b"\n").await?;
+    writer.shutdown().await
 }
 
 /// Waits until the gateway drains and has answered the session's requests. The session ends at the latest after the drain
