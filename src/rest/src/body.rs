@@ -13,7 +13,6 @@ use tokio::time::Instant;
 
 use super::{Problem, caller, path_id, path_name};
 use countersign_domain::{changes::visible, principal::Principal};
-use countersign_http::answer;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_review::MAX_COMMENT_BYTES;
 use countersign_runtime::large_messages::offload;
@@ -98,7 +97,7 @@ pub async fn read_json<T: DeserializeOwned + Send + 'static>(
 }
 
 async fn read_json_text(max: usize, request: &HttpRequest, payload: Payload) -> Result<Vec<u8>, Problem> {
-    check_headers(request)?;
+    Problem::check_json_headers(request)?;
     read_bytes(max, request, payload).await
 }
 
@@ -109,16 +108,6 @@ async fn read_json_text(max: usize, request: &HttpRequest, payload: Payload) -> 
 pub async fn read_form(request: &HttpRequest, payload: web::Payload) -> Result<Vec<(String, String)>, Problem> {
     let body = read_bytes(MAX_BODY_BYTES, request, payload.into_inner()).await?;
     Ok(url::form_urlencoded::parse(&body).into_owned().collect())
-}
-
-fn check_headers(request: &HttpRequest) -> Result<(), Problem> {
-    if !answer::is_json(request) {
-        return Err(Problem::unsupported_media_type());
-    }
-    if answer::is_encoded(request) {
-        return Err(Problem::unsupported_encoding());
-    }
-    Ok(())
 }
 
 fn too_large(max: usize) -> Problem {
@@ -254,7 +243,7 @@ mod tests {
         let check = |headers: &[(&str, &str)]| {
             let request = actix_web::test::TestRequest::default();
             let request = headers.iter().fold(request, |request, header| request.append_header(*header));
-            check_headers(&request.to_http_request()).map_err(|problem| problem.error.kind)
+            Problem::check_json_headers(&request.to_http_request()).map_err(|problem| problem.error.kind)
         };
         let json = ("content-type", "application/json");
         for headers in [
@@ -272,7 +261,7 @@ mod tests {
         assert_eq!(check(&[]), Err(ErrorKind::InvalidRequest));
         let gzip =
             actix_web::test::TestRequest::default().insert_header(json).insert_header(("content-encoding", "gzip"));
-        let problem = check_headers(&gzip.to_http_request()).unwrap_err();
+        let problem = Problem::check_json_headers(&gzip.to_http_request()).unwrap_err();
         assert!(problem.error.message.contains("Content-Encoding is not supported"), "{problem}");
     }
 

@@ -85,8 +85,7 @@ struct EventStreamReader {
     identity: Identity,
     /// Completes when the token of the reader is revoked or expires.
     revoked: LocalBoxFuture<'static, McpError>,
-    /// The slot of a GET stream among the long-lived requests of its principal, with the token that ends the stream if it is
-    /// evicted.
+    /// See [`EventStreamRequest::slot`].
     slot: Option<(StreamSlot, CancellationToken)>,
 }
 
@@ -99,7 +98,7 @@ pub struct EventStreamRequest<'a> {
     pub stream: u32,
     /// The last event that the client has received; `None` requests only new events.
     pub after: Option<u64>,
-    /// See [`EventStreamReader::slot`].
+    /// The slot of a GET stream, with the token that ends the stream if it is evicted.
     pub slot: Option<(StreamSlot, CancellationToken)>,
 }
 

@@ -19,7 +19,6 @@ use countersign_exchange::{
     reply::{RelatedChannel, Reply},
 };
 use countersign_http::{
-    answer,
     problem::Problem,
     protected_resource::{self, METADATA_PATH},
 };
@@ -96,12 +95,9 @@ pub async fn call(
         ErrorKind::Timeout => Problem::request_timeout(),
         _ => error.into(),
     })?;
-    if !body.is_empty() && !answer::is_json(&request) {
+    if !body.is_empty() {
         // A page of another origin can post anything except JSON without a preflight request.
-        return Err(Problem::unsupported_media_type());
-    }
-    if !body.is_empty() && answer::is_encoded(&request) {
-        return Err(Problem::unsupported_encoding());
+        Problem::check_json_headers(&request)?;
     }
     let meta = read_meta(&request)?;
     let (large_messages, principal) = (Arc::clone(&endpoint.server.large_messages), Arc::clone(&identity.principal));
