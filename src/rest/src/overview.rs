@@ -160,17 +160,12 @@ pub async fn get(
     let is_down = |status: &str| matches!(status, "down" | "connecting");
     let servers_down = servers.into_iter().filter(|server| is_down(server.status)).map(|server| server.name).collect();
     let calls = summarize_calls(&CallHistory::global().minutes(), now);
-    Ok(json_response(&summarize(&records, range, now, servers_down, calls)))
+    Ok(json_response(&Overview { servers_down, calls, ..summarize(&records, range, now) }))
 }
 
-/// Summarizes the records of the store. Their transitions are newest first, and their waiting changes oldest first.
-fn summarize(
-    records: &OverviewRecords,
-    range: OverviewRange,
-    now: Timestamp,
-    servers_down: Vec<String>,
-    calls: Vec<CallPeriod>,
-) -> Overview {
+/// Summarizes the records of the store, whose transitions are newest first and whose waiting changes are oldest first. The
+/// overview has neither servers nor calls yet.
+fn summarize(records: &OverviewRecords, range: OverviewRange, now: Timestamp) -> Overview {
     let since = now - range.period * range.periods;
     let start_of = |index: i32| since + range.period * index;
     let mut periods: Vec<Period> =
@@ -208,8 +203,8 @@ fn summarize(
             .into_iter()
             .map(|((server, name), outcomes)| ToolOutcomes { server, name, outcomes })
             .collect(),
-        servers_down,
-        calls,
+        servers_down: Vec::new(),
+        calls: Vec::new(),
     }
 }
 
@@ -344,7 +339,7 @@ mod tests {
         ];
         let records =
             OverviewRecords { transitions, waiting_since: vec![time_at(-90_000), time_at(80)], is_complete: true };
-        let overview = summarize(&records, RANGES[0], time_at(100), vec![], vec![]);
+        let overview = summarize(&records, RANGES[0], time_at(100));
         let totals = Outcomes { proposed: 2, approved: 1, rejected: 1, failed: 1 };
         assert_eq!((overview.totals, overview.tools[0].outcomes), (totals, totals));
         assert_eq!(overview.periods.last().map(|period| period.outcomes), Some(totals));
@@ -357,7 +352,7 @@ mod tests {
 
     #[test]
     fn empty_store_has_an_overview() {
-        let overview = summarize(&OverviewRecords::default(), RANGES[1], time_at(0), vec![], vec![]);
+        let overview = summarize(&OverviewRecords::default(), RANGES[1], time_at(0));
         assert_eq!((overview.periods.len(), overview.totals), (30, Outcomes::default()));
         assert_eq!((overview.decision_times.median_ms, overview.waiting.oldest_at), (None, None));
     }
