@@ -1,5 +1,5 @@
-//! Serves connections of HTTP/2 (RFC 9113). The server of actix-http announces no limit of streams, and does not notice that a
-//! client has reset a stream while nothing is sent on it, so it would keep event streams of clients that have gone.
+//! Serves connections of HTTP/2 (RFC 9113). The server of actix-http is not used, because it announces no limit of streams, and
+//! keeps event streams of clients that have gone: it does not notice the reset of a stream on which nothing is sent.
 //!
 //! Requests go to the same application as those of HTTP/1. A request is dropped when its stream is reset or its connection
 //! ends, as on HTTP/1.

@@ -1,9 +1,9 @@
-//! Ends HTTP/2 connections that send too many idle frames, which begin no request and carry no content. A flood of
+//! Ends HTTP/2 connections that send too many idle frames, which neither begin a request nor carry content. A flood of
 //! WINDOW_UPDATE, PRIORITY, PING, SETTINGS or empty DATA occupies a whole core, and no limit of requests counts it
 //! (CVE-2019-9511 to 9518).
 //!
-//! Each idle frame uses up a part of the allowance of its connection, and so does each stream that is refused or reset. Time,
-//! requests, and bodies in both directions add to the allowance.
+//! Each connection has an allowance of idle frames. Streams that are refused or reset use it up as well. It grows with time,
+//! with requests, and with bodies in both directions.
 
 use std::{
     io::{self, IoSlice},

@@ -1,7 +1,7 @@
-//! The server of the HTTP endpoints: accepts connections, with TLS or without, and serves each one in the HTTP version that its
+//! The server of the HTTP endpoints. It accepts connections, with TLS or without, and serves each in the HTTP version that its
 //! client speaks.
 //!
-//! It composes the services of actix-http as actix-web's own server does, except for HTTP/2 ([`crate::http2`]). Without TLS,
+//! It combines the services of actix-http as the server of actix-web does, except for HTTP/2 ([`crate::http2`]). Without TLS,
 //! HTTP/2 is only served if other gateways share the store, because they forward requests with it.
 
 use std::{

@@ -124,7 +124,7 @@ impl Route {
 
 const POST: &str = "POST";
 
-/// Builds a route. `QUERY` comes before one that has a query.
+/// Builds a route. `QUERY` before it means that its handlers of GET and DELETE read the query.
 macro_rules! route {
     (QUERY $($route:tt)+) => {
         Route { has_query: true, ..route!($($route)+) }
@@ -145,7 +145,7 @@ macro_rules! route {
     };
 }
 
-/// Begins the route of a GET or HEAD request.
+/// Begins a route for GET and HEAD.
 fn read() -> actix_web::Route {
     web::route().guard(get_or_head())
 }
