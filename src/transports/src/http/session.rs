@@ -65,7 +65,7 @@ pub async fn answer_message(
     };
     session.touch();
     let stream = Arc::new(PostStream::new(Arc::clone(&session)));
-    let source = build_message_source(&post, table, &session, &stream, assumed_revision);
+    let source = build_message_source(&post, table, &stream, assumed_revision);
     let request = match message {
         Message::Notification(notification) => {
             source.handle_notification(notification);
@@ -116,7 +116,7 @@ pub async fn answer_batch(mut post: Post<'_>, table: Arc<RouteTable>, body: Byte
         return refuse(&error, revision);
     }
     let stream = Arc::new(PostStream::new(Arc::clone(&session)));
-    let source = build_message_source(&post, table, &session, &stream, assumed_revision);
+    let source = build_message_source(&post, table, &stream, assumed_revision);
     let work = source.answer_batch_body(body, post.reservation.take());
     respond(&post, &stream, work).await
 }
@@ -124,14 +124,13 @@ pub async fn answer_batch(mut post: Post<'_>, table: Arc<RouteTable>, body: Byte
 fn build_message_source(
     post: &Post<'_>,
     table: Arc<RouteTable>,
-    session: &Arc<SessionState>,
     stream: &Arc<PostStream>,
     assumed_revision: Revision,
 ) -> MessageSource {
     let related = if post.accepts.sse { RelatedChannel::Stream(Arc::clone(stream)) } else { RelatedChannel::None };
     MessageSource {
         server: Arc::clone(&post.endpoint.server),
-        session: Arc::clone(session),
+        session: Arc::clone(&stream.session),
         identity: post.identity.clone(),
         transport: Transport::Http,
         related,
