@@ -14,7 +14,7 @@ use countersign_protocol::{
     param_headers::{ParamHeader, annotated_params, check_params},
     params::{self, parse_meta},
 };
-use countersign_transports::lines::{Framer, Line};
+use countersign_transports::lines::{Line, LineSplitter};
 use serde::de::IgnoredAny;
 use serde_json::{Value, value::RawValue};
 
@@ -301,14 +301,14 @@ pub fn lines(data: &[u8]) -> bool {
 
 fn framed(data: &[u8], max: usize) -> Vec<Line> {
     let in_chunks_of = |chunk: usize| {
-        let (mut framer, mut lines) = (Framer::new(max), Vec::new());
+        let (mut splitter, mut lines) = (LineSplitter::new(max), Vec::new());
         for bytes in data.chunks(chunk) {
-            framer.push(bytes);
-            while let Some(line) = framer.next_line() {
+            splitter.push(bytes);
+            while let Some(line) = splitter.next_line() {
                 lines.push(line);
             }
         }
-        lines.extend(framer.rest());
+        lines.extend(splitter.take_rest());
         lines
     };
     let whole = in_chunks_of(data.len().max(1));

@@ -1,10 +1,26 @@
-//! Finds the tool definitions that reviewers accepted or revoked at other nodes, so that the feed of this node reports
-//! them.
+//! The tool definitions that reviewers have accepted: binds them to the current commands and addresses, and finds those
+//! that were accepted or revoked at other nodes, so that the feed of this node reports them.
 
 use std::collections::BTreeMap;
 
+use countersign_config::UpstreamConfig;
 use countersign_domain::policy::{Pins, pins::Acceptance};
-use countersign_store::{Store, find_newest_entry};
+use countersign_store::{PinStore, Store, find_newest_entry};
+
+/// Binds each acceptance that names no command or address to the current one of its server. Warns of servers whose
+/// tools were accepted for another command or address.
+pub async fn bind_acceptances(pins: &PinStore, servers: &[UpstreamConfig]) {
+    for server in servers {
+        let tools = pins.bind_to_server(&server.name, &server.target.fingerprint()).await;
+        if tools > 0 {
+            tracing::warn!(
+                server = %server.name,
+                tools,
+                "the tools of this server were accepted for another command or address, and wait to be accepted again"
+            );
+        }
+    }
+}
 
 /// Tools of a server whose definitions one person accepted at the same time, or whose acceptances were revoked.
 #[derive(Debug, PartialEq, Eq)]

@@ -82,7 +82,7 @@ pub fn node_url(config: &Config, bound: SocketAddr, nodes: &dyn Nodes) -> String
     config.local_url(address)
 }
 
-/// Returns the servers that this node reaches or does not reach, and their open circuit breakers.
+/// Returns the servers that this node reaches, those that it does not reach, and the open circuit breakers.
 fn server_states(table: &RouteTable) -> ServerStates {
     let mut states = ServerStates::default();
     for upstream in table.providers().iter().filter_map(|provider| provider.upstream()) {
@@ -103,7 +103,7 @@ fn server_states(table: &RouteTable) -> ServerStates {
     states
 }
 
-/// Returns the entries between the audit entries `last` and `end`, oldest first, that a node applies.
+/// Returns the entries of the audit trail after `last` and up to `end` that a node applies, oldest first.
 async fn read_entries(store: &dyn Store, last: u64, end: u64) -> Result<Vec<AuditEntry>, StoreError> {
     let events = [ACCEPTED_EVENT, REFUSED_EVENT, ESCALATED_EVENT].map(str::to_owned).to_vec();
     let search = AuditSearch { events, ..AuditSearch::default() };
@@ -117,7 +117,7 @@ async fn read_entries(store: &dyn Store, last: u64, end: u64) -> Result<Vec<Audi
     Ok(entries)
 }
 
-/// Returns `true` for the entry of a reviewer who accepts a pending configuration.
+/// Returns `true` if the entry records that a reviewer accepted a pending configuration.
 fn is_consent(entry: &AuditEntry) -> bool {
     entry.event == ACCEPTED_EVENT
 }
@@ -128,8 +128,8 @@ fn decided_digest(entry: &AuditEntry) -> String {
     details["digest"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Returns the decisions after the audit entry `last` on pending configurations with this digest, oldest first: `true` for
-/// consent.
+/// Returns the decisions on the pending configuration with this digest after the audit entry `last`, oldest first: `true`
+/// for consent.
 pub async fn decisions_after(store: &dyn Store, last: u64, digest: &str) -> Result<Vec<bool>, StoreError> {
     let end = store.heads().await?.audit.seq;
     let entries = read_entries(store, last, end).await?;
@@ -150,14 +150,14 @@ pub struct NodeSync {
     pub url: String,
     /// The TLS certificate that this node presents at `url`; `None` without TLS.
     pub certificate: Option<Arc<ServerCertificate>>,
-    /// The number of the last audit entry that was read and applied. It begins with the last one when this node read the
-    /// policies of the store, because earlier decisions are part of the configuration that it started with.
+    /// The number of the last audit entry that was read and applied. At the start, it is the last entry from before this
+    /// node read the policies of the store, because they include all earlier decisions.
     pub last_read_entry: Arc<AtomicU64>,
     pub lifetimes: Arc<SessionLifetimes>,
 }
 
 impl NodeSync {
-    /// Publishes this node's address, and returns once other nodes can read it.
+    /// Publishes the address of this node, and returns once other nodes can read it.
     ///
     /// # Errors
     /// Errors of the store.
@@ -168,7 +168,7 @@ impl NodeSync {
 
     /// Runs until the gateway shuts down.
     pub async fn run(self, shutdown: CancellationToken) {
-        tokio::join!(self.follow(&shutdown), self.watch_lease(&shutdown));
+        tokio::join!(self.follow_store(&shutdown), self.watch_lease(&shutdown));
     }
 
     /// Ends sessions and suspends standing rules as soon as the lease is lost, even if the store does not answer.
@@ -194,10 +194,9 @@ impl NodeSync {
     }
 
     /// Publishes the state of this node, and applies what other nodes have written.
-    async fn follow(&self, shutdown: &CancellationToken) {
+    async fn follow_store(&self, shutdown: &CancellationToken) {
         let mut updates = self.nodes.subscribe_updates();
-        // The acceptances and the rules were read earlier in the start, and other nodes may have written some since then. So all
-        // records count as new.
+        // All records count as new, because other nodes may have written some since the start read acceptances and rules.
         let mut applied_records = 0;
         let mut introduced: Option<(Arc<Config>, String)> = None;
         let (mut published_states, mut breakers_open_at_peers) = (None, BTreeSet::new());
@@ -232,7 +231,7 @@ impl NodeSync {
             if records != applied_records || self.pins.is_behind() || self.standing_rules.is_behind() {
                 let apply = async {
                     self.reload_rulings().await?;
-                    self.follow_trail().await
+                    self.apply_audit_entries().await
                 };
                 match apply.await {
                     Ok(()) => applied_records = records,
@@ -262,7 +261,7 @@ impl NodeSync {
 
     /// Applies decisions of reviewers at other nodes on configurations that are pending here too, and announces the escalations
     /// that the leading node recorded. After an error, the next call continues with the first entry that was not applied.
-    async fn follow_trail(&self) -> Result<(), StoreError> {
+    async fn apply_audit_entries(&self) -> Result<(), StoreError> {
         let (end, last) = (self.store.heads().await?.audit.seq, self.last_read_entry.load(Ordering::Acquire));
         for entry in read_entries(&*self.store, last, end).await? {
             if entry.event == ESCALATED_EVENT {
@@ -279,6 +278,7 @@ impl NodeSync {
         Ok(())
     }
 
+    /// Returns the data by which other nodes reach this one and recognize a different configuration.
     fn introduction(&self, config: &Config, certificate: String) -> Introduction {
         Introduction {
             url: self.url.clone(),
@@ -390,7 +390,7 @@ mod tests {
         };
         let shutdown = CancellationToken::new();
         tokio::select! {
-            () = sync.follow(&shutdown) => panic!("the node follows the others until it shuts down"),
+            () = sync.follow_store(&shutdown) => panic!("the node follows the others until it shuts down"),
             applied = timeout(Duration::from_secs(10), applied) => applied.expect("the acceptance is applied"),
         }
     }

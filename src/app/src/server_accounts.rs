@@ -16,7 +16,13 @@ use countersign_runtime::{background, sealing::Sealer};
 use countersign_store::{AuditRecord, Store, StoreError, StoreLocation, WriteRequest, write};
 use countersign_upstream::{Upstreams, credentials::CredentialSource as _};
 
-/// Opens the accounts, and the upstreams that use them.
+/// The servers, and the accounts with which they are used.
+pub struct ServersWithAccounts {
+    pub upstreams: Arc<Upstreams>,
+    pub accounts: Arc<Accounts>,
+}
+
+/// Opens the accounts, and an empty registry of the servers that use them.
 ///
 /// # Errors
 /// Those of the store.
@@ -25,17 +31,17 @@ pub fn open(
     location: &StoreLocation,
     sealer: Sealer,
     provider_sign_ins: &Arc<ProviderSignIns>,
-) -> Result<(Arc<Accounts>, Arc<Upstreams>), StoreError> {
+) -> Result<ServersWithAccounts, StoreError> {
     // The two refer to each other: the accounts report changes to the upstreams, which are created after them.
     let upstreams_slot: Arc<OnceLock<Weak<Upstreams>>> = Arc::default();
-    let slot = Arc::clone(&upstreams_slot);
+    let later_upstreams = Arc::clone(&upstreams_slot);
     let accounts = Accounts::new(
         config,
         location.accounts()?,
         sealer,
         Arc::clone(provider_sign_ins) as _,
         Box::new(move |server, holder| {
-            if let Some(upstreams) = slot.get().and_then(Weak::upgrade) {
+            if let Some(upstreams) = later_upstreams.get().and_then(Weak::upgrade) {
                 upstreams.reconnect_account(server, holder);
             }
         }),
@@ -44,7 +50,7 @@ pub fn open(
     let upstreams = Upstreams::new(&config.data, config.transports.stdio.max_message_size, Some(source));
     let upstreams = Arc::new(upstreams);
     let _ = upstreams_slot.set(Arc::downgrade(&upstreams));
-    Ok((accounts, upstreams))
+    Ok(ServersWithAccounts { upstreams, accounts })
 }
 
 /// The accounts for the REST endpoints, which record connections and disconnections in the audit trail.

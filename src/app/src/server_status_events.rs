@@ -161,7 +161,7 @@ fn waiting_tools(table: &RouteTable) -> BTreeMap<String, WaitingTools> {
     all
 }
 
-/// Polls until the gateway shuts down.
+/// Polls the servers and publishes the events, until the gateway shuts down.
 pub async fn run(routes: Arc<PublishedTable>, feed: Feed, shutdown: CancellationToken) {
     let mut tracker = StatusTracker::default();
     let mut last_table: Option<Arc<RouteTable>> = None;

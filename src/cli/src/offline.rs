@@ -58,7 +58,7 @@ pub fn test_policy(config: &Config, request: PolicyTestRequest) -> Result<String
         ));
     }
     let offline = OfflinePolicy::new(&config, records);
-    let Some(tool) = request.tool() else {
+    let Some(tool) = request.tool.as_deref() else {
         let message = "resources, prompts and methods can be tested only while the gateway runs: start it";
         return Err(Failure::new(Exit::Usage, message));
     };

@@ -35,7 +35,10 @@ use countersign_exchange::{
 use countersign_telemetry::{GaugeGuard, Transport};
 
 /// The byte stream of a connection, with or without TLS.
-pub(crate) type Io = Either<TcpStream, Box<TlsStream<TcpStream>>>;
+pub(crate) type ByteStream = Either<TcpStream, Box<TlsStream<TcpStream>>>;
+
+/// Breaks a connection at once, from any thread.
+pub type ConnectionCutter = Arc<dyn Fn() + Send + Sync>;
 
 /// Time after which a peer that acknowledges nothing, or keeps its receive window shut, counts as gone.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -90,8 +93,7 @@ impl Connections {
         self.max_http.saturating_add(self.max_web_sockets).saturating_add(self.max_reserved).saturating_add(256)
     }
 
-    /// Counts a connection, and evicts another one if there are too many. Also returns whether there is
-    /// room for it.
+    /// Counts a connection, and evicts another one if there are too many. Also returns `true` if there is room for it.
     fn add(&self, socket: Option<Socket>) -> (Arc<ConnectionState>, bool) {
         let state = Arc::new(ConnectionState {
             number: self.next_number.fetch_add(1, Relaxed),
@@ -205,7 +207,7 @@ impl ConnectionGroup {
     }
 }
 
-/// The part of a connection that all threads see.
+/// The part of a connection that all threads share.
 #[derive(Default)]
 pub struct ConnectionState {
     number: u64,
@@ -230,8 +232,7 @@ pub struct ConnectionState {
 }
 
 impl ConnectionState {
-    /// Returns how busy the connection is, which decides whether it can be evicted: busy, idle since a time, or without a
-    /// complete request.
+    /// Returns the activity by which a connection is chosen for eviction.
     fn activity(&self) -> Activity {
         let open = self.open_requests.load(Relaxed);
         let is_working = open > self.awaited_bodies.load(Relaxed);
@@ -313,11 +314,11 @@ pub struct Connection {
     /// Keeps a detached gateway running while a client is connected.
     _user: UserGuard,
     /// The session that stateless requests of this connection share, from the first of them on.
-    session: OnceCell<(Arc<SessionState>, SessionEnder)>,
+    stateless_session: OnceCell<(Arc<SessionState>, SessionEnder)>,
 }
 
 impl Connection {
-    /// Counts the connection and sets its socket up.
+    /// Counts a new connection, and sets the options of its socket.
     pub fn open(connections: &Arc<Connections>, stream: &TcpStream) -> Self {
         if let Err(error) = SockRef::from(stream).set_tcp_user_timeout(Some(TCP_USER_TIMEOUT)) {
             tracing::debug!(%error, "cannot set TCP_USER_TIMEOUT");
@@ -333,11 +334,11 @@ impl Connection {
             budget: OnceCell::new(),
             gauge: Cell::new(Some(GaugeGuard::connection(Transport::Http))),
             _user: connections.users.add_user(),
-            session: OnceCell::new(),
+            stateless_session: OnceCell::new(),
         }
     }
 
-    /// Returns the connection of a request. HTTP/1 lends a reference, and HTTP/2 shares the pointer.
+    /// Returns the connection of a request. It is borrowed from a request over HTTP/1, and cloned from one over HTTP/2.
     #[must_use]
     pub fn for_request(request: &HttpRequest) -> Option<Cow<'_, Rc<Self>>> {
         match request.conn_data() {
@@ -414,15 +415,15 @@ impl Connection {
         self.is_refused.get()
     }
 
-    /// Returns a function that breaks the connection at once, from any thread.
-    pub fn cutter(&self) -> Arc<dyn Fn() + Send + Sync> {
+    /// Returns the cutter of the connection.
+    pub fn cutter(&self) -> ConnectionCutter {
         let state = Arc::clone(&self.state);
         Arc::new(move || state.cut())
     }
 
     /// Returns the session that stateless requests of this connection share. `open` creates it for the first of them.
-    pub fn session(&self, open: impl FnOnce() -> (Arc<SessionState>, SessionEnder)) -> &Arc<SessionState> {
-        let (session, _) = self.session.get_or_init(|| {
+    pub fn stateless_session(&self, open: impl FnOnce() -> (Arc<SessionState>, SessionEnder)) -> &Arc<SessionState> {
+        let (session, _) = self.stateless_session.get_or_init(|| {
             let opened = open();
             self.bind_session(&opened.0);
             opened
@@ -431,15 +432,15 @@ impl Connection {
     }
 }
 
-/// Returns a function that breaks the connection of a request, as [`Connection::cutter`].
-pub fn cutter(request: &HttpRequest) -> Arc<dyn Fn() + Send + Sync> {
+/// Returns the cutter of the connection of a request.
+pub fn cutter(request: &HttpRequest) -> ConnectionCutter {
     Connection::for_request(request).map_or_else(|| Arc::new(|| ()) as _, |connection| connection.cutter())
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
         self.connections.remove(&self.state);
-        if let Some((_, end)) = self.session.get() {
+        if let Some((_, end)) = self.stateless_session.get() {
             end();
         }
     }

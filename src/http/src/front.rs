@@ -38,9 +38,9 @@ use futures_util::future::{Either, LocalBoxFuture};
 use parking_lot::Mutex;
 
 use crate::{
-    connections::{Connection, OpenRequest},
+    connections::{Connection, ConnectionCutter, OpenRequest},
     framing::{EmbeddedBody, SLICE_BYTES},
-    guard::{self, Cors, RequestAuthenticator, identify_agent, refusal},
+    guard::{self, Cors, RequestAuthenticator, identify_agent, refusal_response},
     problem::Problem,
     protected_resource,
 };
@@ -114,7 +114,7 @@ where
             Err(response) => return refuse(request, *response, Cors::No),
         };
         let connection = Connection::for_request(request.request());
-        if connection.as_ref().is_some_and(|connection| !self.front.admit_or_reserve(connection, request.request())) {
+        if connection.as_ref().is_some_and(|connection| !self.front.admit_connection(connection, request.request())) {
             drop(connection);
             return refuse(request, too_many_connections(), cors);
         }
@@ -122,9 +122,9 @@ where
         let front = Rc::clone(&self.front);
         let response = match front.check_token(&request) {
             Ok(None) => Either::Left(self.service.call(request)),
-            Ok(Some(asking)) => Either::Right(call_after_issuer_answer(asking, Rc::clone(&self.service), request)),
+            Ok(Some(query)) => Either::Right(call_after_issuer_query(query, Rc::clone(&self.service), request)),
             Err(error) => {
-                let response = refusal(request.path(), &error);
+                let response = refusal_response(request.path(), &error);
                 return refuse(request, response, cors);
             }
         };
@@ -134,9 +134,9 @@ where
 
 type ResponseFuture = LocalBoxFuture<'static, Result<ServiceResponse, Error>>;
 
-/// Passes a request on when the issuer of its token has answered, or after [`MAX_ISSUER_WAIT`].
-fn call_after_issuer_answer<S>(
-    asking: impl Future<Output = ()> + 'static,
+/// Passes a request on when the issuer of its token has answered the query, or after [`MAX_ISSUER_WAIT`].
+fn call_after_issuer_query<S>(
+    query: impl Future<Output = ()> + 'static,
     service: Rc<S>,
     request: ServiceRequest,
 ) -> ResponseFuture
@@ -145,14 +145,14 @@ where
 {
     Box::pin(async move {
         // Without an answer the token is refused.
-        let _ = tokio::time::timeout(MAX_ISSUER_WAIT, asking).await;
+        let _ = tokio::time::timeout(MAX_ISSUER_WAIT, query).await;
         service.call(request).await
     })
 }
 
 impl Front {
-    /// Verifies the access token of a request once, for all later authentication of the request, which decides without
-    /// waiting. If the token's issuer must be asked first, returns a future that asks it.
+    /// Verifies the access token of a request once, so that its later authentication need not wait. If the issuer of the
+    /// token must be asked first, returns a future that asks it.
     ///
     /// # Errors
     /// `RATE_LIMITED` as [`Authenticator::check_issuer_limit`].
@@ -170,7 +170,7 @@ impl Front {
             }
             None => return Ok(None),
         };
-        let address = self.authentication.address(request.request());
+        let address = self.authentication.client_address(request.request());
         authenticator.check_issuer_limit(token, address)?;
         let (authenticator, token) = (Arc::clone(authenticator), token.to_owned());
         Ok(Some(async move { authenticator.ask_issuer(&token, address).await }))
@@ -178,7 +178,7 @@ impl Front {
 
     /// Admits the connection of a request if it is within the limit, or reserves one of the places for reviewers for
     /// it. Returns `false` if there is no place.
-    fn admit_or_reserve(&self, connection: &Connection, request: &HttpRequest) -> bool {
+    fn admit_connection(&self, connection: &Connection, request: &HttpRequest) -> bool {
         !connection.is_refused() || (self.authentication.may_view(request) && connection.reserve_reviewer_place())
     }
 
@@ -304,15 +304,15 @@ fn is_embedded(response: &ServiceResponse) -> bool {
     response.response().extensions().contains::<EmbeddedBody>()
 }
 
-/// Returns a function that breaks the connection of a request, or `None` if other requests share the connection.
-fn cutter_if_exclusive(request: &HttpRequest) -> Option<Arc<dyn Fn() + Send + Sync>> {
+/// Returns the cutter of the connection of a request, or `None` if other requests share the connection.
+fn cutter_if_exclusive(request: &HttpRequest) -> Option<ConnectionCutter> {
     let connection = Connection::for_request(request)?;
     (request.version() < Version::HTTP_2 && !connection.is_peer()).then(|| connection.cutter())
 }
 
 fn no_memory_response(request: &HttpRequest) -> HttpResponse {
     let text = "the request was handled, but the gateway has no memory for its answer (limits.total_memory)";
-    refusal(request.path(), &McpError::new(ErrorKind::Overloaded, text))
+    refusal_response(request.path(), &McpError::new(ErrorKind::Overloaded, text))
 }
 
 /// A body that is sent in slices, and is counted until the connection has taken all of them.
@@ -336,7 +336,7 @@ struct PendingState {
     /// Covers the whole piece until its last slice is taken, because the slice keeps all of it.
     share: MemoryShare,
     /// Breaks the connection; `None` if other requests share it.
-    cut: Option<Arc<dyn Fn() + Send + Sync>>,
+    cut: Option<ConnectionCutter>,
 }
 
 /// Estimates the memory of a long piece, including the values it was serialized from and the buffers of its connection.
@@ -346,7 +346,7 @@ const fn estimate_memory(bytes: usize) -> usize {
 }
 
 impl PendingBody {
-    fn new(share: MemoryShare, cut: Option<Arc<dyn Fn() + Send + Sync>>) -> Arc<Self> {
+    fn new(share: MemoryShare, cut: Option<ConnectionCutter>) -> Arc<Self> {
         let state = PendingState { rest: Bytes::new(), since: now(), is_closed: false, largest_piece: 0, share, cut };
         Arc::new(Self(Mutex::new(state)))
     }

@@ -90,7 +90,7 @@ impl Cors {
 pub fn admit(rules: &OriginRules, request: &ServiceRequest) -> Result<Cors, Box<HttpResponse>> {
     let cors = check_request(rules, request).map_err(|error| {
         tracing::warn!(path = request.path(), peer = ?request.peer_addr(), "{}", error.message);
-        Box::new(refusal(request.path(), &error))
+        Box::new(refusal_response(request.path(), &error))
     })?;
     match &cors {
         Cors::Origin(origin) if is_preflight(request) => Err(Box::new(preflight(request.headers(), origin.clone()))),
@@ -162,9 +162,9 @@ pub fn origin_verdict(rules: &OriginRules, request: &HttpRequest) -> OriginVerdi
     rules.check_origin(headers.get(ORIGIN).map(HeaderValue::as_bytes), host)
 }
 
-/// Returns a JSON-RPC error without an id on the MCP endpoints (2025-11-25/basic/transports, "Security Warning"), and a problem
-/// document elsewhere.
-pub(crate) fn refusal(path: &str, error: &McpError) -> HttpResponse<BoxBody> {
+/// Returns the response to a refused request: a JSON-RPC error without an id at the MCP endpoints
+/// (2025-11-25/basic/transports, "Security Warning"), and a problem document elsewhere.
+pub(crate) fn refusal_response(path: &str, error: &McpError) -> HttpResponse<BoxBody> {
     if matches!(path, "/mcp" | "/sse" | "/messages" | "/ws") {
         return answer::refusal(error, Revision::NEWEST_LEGACY);
     }
@@ -207,7 +207,7 @@ fn allowed_headers(headers: &HeaderMap) -> String {
     allowed_names
 }
 
-/// The identity of the holder of a request's access token, which was verified before the request reached a handler.
+/// The identity behind the access token of a request, which was verified before the request reached a handler.
 struct TokenIdentity(Identity);
 
 /// Sets the identity that the authentication of this request returns.
@@ -228,9 +228,9 @@ pub fn identify_agent(authenticator: &Authenticator, request: &HttpRequest) -> R
         return Ok(identity);
     }
     let authorization = authorization_header(request.headers())?;
-    // An address that a header reports makes nobody a local agent.
+    // Nobody becomes a local agent by an address that a header reports.
     let is_proxied = authorization.is_some() && authenticator.is_behind_tls_proxy();
-    authenticator.identify(authorization, address(request, is_proxied))
+    authenticator.identify(authorization, client_address(request, is_proxied))
 }
 
 /// Returns all values of the dashboard's cookie. There are several if gateways on other ports of this host have set the cookie
@@ -261,7 +261,7 @@ impl RequestAuthenticator {
         }
         let headers = request.headers();
         if let Some(authorization) = authorization_header(headers)? {
-            return self.authenticator.identify(Some(authorization), self.address(request));
+            return self.authenticator.identify(Some(authorization), self.client_address(request));
         }
         let mut secrets = headers.get_all(dashboard_sign_ins::SECRET_HEADER);
         let Some(secret) = secrets.next().filter(|_| secrets.next().is_none()) else {
@@ -282,14 +282,14 @@ impl RequestAuthenticator {
             || self.sign_ins.is_signed_in(&dashboard_cookies(request), Timestamp::now())
     }
 
-    /// Returns the address under which failed attempts are counted. This is the socket's address, or the address that a TLS
+    /// Returns the address of the client, by which failed attempts are counted: that of the socket, or the one that a TLS
     /// proxy reports.
-    pub fn address(&self, request: &HttpRequest) -> Option<IpAddr> {
-        address(request, self.authenticator.is_behind_tls_proxy())
+    pub fn client_address(&self, request: &HttpRequest) -> Option<IpAddr> {
+        client_address(request, self.authenticator.is_behind_tls_proxy())
     }
 }
 
-fn address(request: &HttpRequest, is_proxied: bool) -> Option<IpAddr> {
+fn client_address(request: &HttpRequest, is_proxied: bool) -> Option<IpAddr> {
     let socket = Connection::for_request(request).and_then(|connection| connection.peer);
     let socket = socket.or_else(|| request.peer_addr()).map(|address| address.ip());
     if !is_proxied {

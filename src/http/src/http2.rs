@@ -1,5 +1,5 @@
-//! Serves connections of HTTP/2 (RFC 9113). The server of actix-http announces no limit of streams, and does not notice that a
-//! client has reset a stream while nothing is sent on it, so it would keep event streams of clients that have gone.
+//! Serves connections of HTTP/2 (RFC 9113). The server of actix-http is not used, because it announces no limit of streams, and
+//! keeps event streams of clients that have gone: it does not notice the reset of a stream on which nothing is sent.
 //!
 //! Requests go to the same application as those of HTTP/1. A request is dropped when its stream is reset or its connection
 //! ends, as on HTTP/1.
@@ -35,7 +35,7 @@ use h2::{
 use tokio::time::{sleep, timeout};
 
 use crate::{
-    connections::{Connection, Io},
+    connections::{ByteStream, Connection},
     idle_frames::{GOAWAY_TIMEOUT, MeteredIo},
 };
 use countersign_config::HttpConfig;
@@ -66,66 +66,70 @@ pub const CONNECTION_HEADERS: [HeaderName; 5] = [
     HeaderName::from_static("proxy-connection"),
 ];
 
-/// Serves a connection until it ends. It accepts no more requests once the future `shutdown` ends.
-pub async fn serve<S, B>(
-    io: Io,
-    connection: Rc<Connection>,
-    app: Rc<S>,
-    http: &HttpConfig,
-    has_peers: bool,
-    shutdown: impl Future<Output = ()>,
-) where
+/// Serves HTTP/2 connections with an application.
+pub struct Http2Service<S> {
+    pub app: Rc<S>,
+    pub http: HttpConfig,
+    /// `true` if other gateways serve the same store, whose connections reset the streams of many clients.
+    pub has_peers: bool,
+}
+
+impl<S, B> Http2Service<S>
+where
     S: Service<Request, Response = ServiceResponse<B>, Error = HttpResponse> + 'static,
     B: MessageBody + 'static,
 {
-    let (io, exceeded) = MeteredIo::new(io, &connection);
-    let mut builder = Builder::new();
-    if has_peers {
-        // Another gateway resets the streams of many clients.
-        builder.max_pending_accept_reset_streams(MAX_PENDING_RESETS);
-    }
-    let handshake = builder
-        .initial_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_concurrent_streams(http.max_concurrent_streams)
-        .max_header_list_size(MAX_HEADER_BYTES)
-        .handshake::<_, Bytes>(io);
-    let mut h2 = match timeout(http.header_timeout, handshake).await {
-        Ok(Ok(h2)) => h2,
-        Ok(Err(error)) => return tracing::debug!(%error, "an HTTP/2 handshake failed"),
-        Err(_) => return,
-    };
-    let ping_pong = h2.ping_pong();
-    let mut unresponsive = pin!(wait_until_unresponsive(ping_pong, http.keep_alive));
-    let mut shutdown = pin!(shutdown);
-    let (mut is_shutting_down, mut is_widened) = (false, false);
-    loop {
-        if connection.is_peer() && !std::mem::replace(&mut is_widened, true) {
-            // The streams belong to different clients, so a stream that is not read must not delay the other streams.
-            h2.set_target_window_size(STREAM_WINDOW.saturating_mul(http.max_concurrent_streams).min(i32::MAX as u32));
+    /// Serves a connection until it ends. It accepts no more requests once the future `shutdown` ends.
+    pub async fn serve(&self, io: ByteStream, connection: Rc<Connection>, shutdown: impl Future<Output = ()>) {
+        let HttpConfig { max_concurrent_streams, header_timeout, keep_alive, .. } = self.http;
+        let (io, exceeded) = MeteredIo::new(io, &connection);
+        let mut builder = Builder::new();
+        if self.has_peers {
+            builder.max_pending_accept_reset_streams(MAX_PENDING_RESETS);
         }
-        let accepted = tokio::select! {
-            accepted = h2.accept() => accepted,
-            () = &mut unresponsive => return,
-            () = exceeded.notified() => {
-                tracing::warn!(peer = ?connection.peer, "a connection is closed: its client sends too many HTTP/2 frames that do nothing");
-                h2.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
-                let _ = timeout(GOAWAY_TIMEOUT, poll_fn(|cx| h2.poll_closed(cx))).await;
-                return;
-            }
-            () = &mut shutdown, if !is_shutting_down => {
-                is_shutting_down = true;
-                h2.graceful_shutdown();
-                continue;
-            }
+        let handshake = builder
+            .initial_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_concurrent_streams(max_concurrent_streams)
+            .max_header_list_size(MAX_HEADER_BYTES)
+            .handshake::<_, Bytes>(io);
+        let mut h2 = match timeout(header_timeout, handshake).await {
+            Ok(Ok(h2)) => h2,
+            Ok(Err(error)) => return tracing::debug!(%error, "an HTTP/2 handshake failed"),
+            Err(_) => return,
         };
-        match accepted {
-            Some(Ok((request, respond))) => {
-                let request = into_actix_request(request, &connection);
-                tokio::task::spawn_local(respond_to(Rc::clone(&app), request, respond));
+        let ping_pong = h2.ping_pong();
+        let mut unresponsive = pin!(wait_until_unresponsive(ping_pong, keep_alive));
+        let mut shutdown = pin!(shutdown);
+        let (mut is_shutting_down, mut has_peer_window) = (false, false);
+        loop {
+            if connection.is_peer() && !std::mem::replace(&mut has_peer_window, true) {
+                // The streams belong to different clients, so a stream that is not read must not delay the other streams.
+                h2.set_target_window_size(STREAM_WINDOW.saturating_mul(max_concurrent_streams).min(i32::MAX as u32));
             }
-            Some(Err(error)) => return tracing::debug!(%error, "an HTTP/2 connection broke off"),
-            None => return,
+            let accepted = tokio::select! {
+                accepted = h2.accept() => accepted,
+                () = &mut unresponsive => return,
+                () = exceeded.notified() => {
+                    tracing::warn!(peer = ?connection.peer, "a connection is closed: its client sends too many HTTP/2 frames that do nothing");
+                    h2.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+                    let _ = timeout(GOAWAY_TIMEOUT, poll_fn(|cx| h2.poll_closed(cx))).await;
+                    return;
+                }
+                () = &mut shutdown, if !is_shutting_down => {
+                    is_shutting_down = true;
+                    h2.graceful_shutdown();
+                    continue;
+                }
+            };
+            match accepted {
+                Some(Ok((request, respond))) => {
+                    let request = into_actix_request(request, &connection);
+                    tokio::task::spawn_local(respond_to(Rc::clone(&self.app), request, respond));
+                }
+                Some(Err(error)) => return tracing::debug!(%error, "an HTTP/2 connection broke off"),
+                None => return,
+            }
         }
     }
 }
@@ -201,12 +205,12 @@ where
         _ = poll_fn(|cx| respond.poll_reset(cx)) => return,
     };
     match response {
-        Ok(response) => send(response.into(), respond, has_no_body).await,
-        Err(error) => send(error.into(), respond, has_no_body).await,
+        Ok(response) => send_response(response.into(), respond, has_no_body).await,
+        Err(error) => send_response(error.into(), respond, has_no_body).await,
     }
 }
 
-async fn send<B: MessageBody>(response: Response<B>, mut respond: SendResponse<Bytes>, has_no_body: bool) {
+async fn send_response<B: MessageBody>(response: Response<B>, mut respond: SendResponse<Bytes>, has_no_body: bool) {
     let size = response.body().size();
     let has_no_body = has_no_body || size.is_eof();
     let Ok(stream) = respond.send_response(response_head(response.head(), size), has_no_body) else { return };

@@ -1,9 +1,9 @@
-//! Ends HTTP/2 connections that send too many idle frames, which begin no request and carry no content. A flood of
+//! Ends HTTP/2 connections that send too many idle frames, which neither begin a request nor carry content. A flood of
 //! WINDOW_UPDATE, PRIORITY, PING, SETTINGS or empty DATA occupies a whole core, and no limit of requests counts it
 //! (CVE-2019-9511 to 9518).
 //!
-//! Each idle frame uses up a part of the allowance of its connection, and so does each stream that is refused or reset. Time,
-//! requests, and bodies in both directions add to the allowance.
+//! Each connection has an allowance of idle frames. Streams that are refused or reset use it up as well. It grows with time,
+//! with requests, and with bodies in both directions.
 
 use std::{
     io::{self, IoSlice},
@@ -50,11 +50,11 @@ const PADDED_FLAG: u8 = 8;
 
 /// Finds the headers of HTTP/2 frames in a stream of bytes that arrives in pieces of any size.
 #[derive(Default)]
-struct FrameHeaderReader {
+struct Http2FrameScanner {
     header: [u8; 9],
     filled: usize,
     /// Number of bytes until the next header.
-    skip: usize,
+    bytes_to_skip: usize,
 }
 
 struct FrameHeader {
@@ -63,11 +63,12 @@ struct FrameHeader {
     length: u32,
 }
 
-impl FrameHeaderReader {
-    fn read(&mut self, mut bytes: &[u8], mut frame: impl FnMut(FrameHeader)) {
+impl Http2FrameScanner {
+    /// Scans bytes, and calls `on_header` for each header that ends in them.
+    fn scan(&mut self, mut bytes: &[u8], mut on_header: impl FnMut(FrameHeader)) {
         while !bytes.is_empty() {
-            let skipped = self.skip.min(bytes.len());
-            self.skip -= skipped;
+            let skipped = self.bytes_to_skip.min(bytes.len());
+            self.bytes_to_skip -= skipped;
             bytes = bytes.get(skipped..).unwrap_or_default();
             let copied_bytes = (self.header.len() - self.filled).min(bytes.len());
             let (header, rest) = bytes.split_at(copied_bytes);
@@ -80,8 +81,8 @@ impl FrameHeaderReader {
                 self.filled = 0;
                 let [a, b, c, kind, flags, ..] = self.header;
                 let length = u32::from_be_bytes([0, a, b, c]);
-                self.skip = usize::try_from(length).unwrap_or(usize::MAX);
-                frame(FrameHeader { kind, flags, length });
+                self.bytes_to_skip = usize::try_from(length).unwrap_or(usize::MAX);
+                on_header(FrameHeader { kind, flags, length });
             }
         }
     }
@@ -91,20 +92,20 @@ impl FrameHeaderReader {
 struct Allowance {
     remaining: u32,
     refilled_at: Instant,
-    received: FrameHeaderReader,
-    sent: FrameHeaderReader,
+    received: Http2FrameScanner,
+    sent: Http2FrameScanner,
 }
 
 impl Allowance {
     fn new(now: Instant) -> Self {
-        let received = FrameHeaderReader { skip: PREFACE_BYTES, ..FrameHeaderReader::default() };
-        Self { remaining: MAX_ALLOWANCE, refilled_at: now, received, sent: FrameHeaderReader::default() }
+        let received = Http2FrameScanner { bytes_to_skip: PREFACE_BYTES, ..Http2FrameScanner::default() };
+        Self { remaining: MAX_ALLOWANCE, refilled_at: now, received, sent: Http2FrameScanner::default() }
     }
 
     /// Counts the frames in bytes from the client. Returns `false` if the allowance is exceeded.
     fn count_received(&mut self, bytes: &[u8], now: impl FnOnce() -> Instant) -> bool {
         let (mut earned, mut spent) = (0, 0);
-        self.received.read(bytes, |FrameHeader { kind, flags, length }| match kind {
+        self.received.scan(bytes, |FrameHeader { kind, flags, length }| match kind {
             DATA => {
                 // The frame may consist of padding alone.
                 let padding = if flags & PADDED_FLAG != 0 { MAX_PADDING } else { 0 };
@@ -125,7 +126,7 @@ impl Allowance {
     /// Counts the frames in bytes to the client. Returns `false` if the allowance is exceeded.
     fn count_sent(&mut self, bytes: &[u8], now: impl FnOnce() -> Instant) -> bool {
         let (mut earned, mut spent) = (0, 0);
-        self.sent.read(bytes, |FrameHeader { kind, .. }| match kind {
+        self.sent.scan(bytes, |FrameHeader { kind, .. }| match kind {
             DATA => earned += FRAMES_PER_RESPONSE_DATA,
             // The gateway has refused a request over the limit of streams.
             RST_STREAM => spent += 2,
@@ -148,9 +149,9 @@ impl Allowance {
             )]
             self.add((seconds * FRAMES_PER_SECOND as f32) as u32);
         }
-        let enough = frames <= self.remaining;
+        let is_sufficient = frames <= self.remaining;
         self.remaining = self.remaining.saturating_sub(frames);
-        enough
+        is_sufficient
     }
 
     fn add(&mut self, frames: u32) {

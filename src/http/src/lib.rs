@@ -1,10 +1,11 @@
 //! The common base of all HTTP endpoints. This crate itself contains no MCP or REST endpoint.
 //!
-//! The modules from the lowest layer up: [`problem`] documents and the errors of the MCP endpoints ([`answer`]); [`methods`],
-//! which refuses those that a path does not take; [`connections`], which are counted; [`guard`], which refuses foreign `Host`
-//! and `Origin` headers and authenticates requests; [`protected_resource`], by which clients find issuers of access tokens;
-//! [`framing`] as server-sent events and WebSockets; [`front`], the middleware of every request; [`tls`], [`http2`] and
-//! [`server`], which serves an application made of endpoints. [`proof`] lets a program on this machine recognize the gateway.
+//! The modules from the lowest layer up: [`answer`] and [`problem`] build the responses of the MCP endpoints and of all others;
+//! [`methods`] refuses the HTTP methods that a path does not support; [`connections`] counts connections and limits their
+//! number; [`guard`] refuses foreign `Host` and `Origin` headers and authenticates requests; [`protected_resource`] lets
+//! clients find the issuers of access tokens; [`framing`] writes server-sent events and WebSockets; [`front`] is the middleware
+//! of every request; [`server`] serves an application made of endpoints, with [`tls`] and [`http2`]. [`proof`] lets a program on
+//! this machine recognize the gateway.
 
 pub mod answer;
 pub mod connections;

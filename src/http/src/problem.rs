@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use actix_web::{
-    HttpResponse, HttpResponseBuilder, ResponseError,
+    HttpRequest, HttpResponse, HttpResponseBuilder, ResponseError,
     http::{
         StatusCode,
         header::{ALLOW, CACHE_CONTROL, HeaderValue, RETRY_AFTER, UPGRADE, X_CONTENT_TYPE_OPTIONS},
@@ -69,19 +69,20 @@ impl Problem {
         }
     }
 
-    /// Creates the problem of a body whose `Content-Type` is not JSON.
-    pub fn unsupported_media_type() -> Self {
-        let message = "the body must be JSON, with Content-Type: application/json";
-        Self::unsupported_body(McpError::new(ErrorKind::InvalidRequest, message))
-    }
-
-    /// Creates the problem of a compressed body.
-    pub fn unsupported_encoding() -> Self {
-        Self::unsupported_body(answer::unsupported_encoding())
-    }
-
-    fn unsupported_body(error: McpError) -> Self {
-        Self { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, ..error.into() }
+    /// Checks that the headers of a request announce a body of JSON, which is not compressed.
+    ///
+    /// # Errors
+    /// 415 for another media type or a `Content-Encoding`.
+    pub fn check_json_headers(request: &HttpRequest) -> Result<(), Self> {
+        let error = if !answer::is_json(request) {
+            let message = "the body must be JSON, with Content-Type: application/json";
+            McpError::new(ErrorKind::InvalidRequest, message)
+        } else if answer::is_encoded(request) {
+            answer::unsupported_encoding()
+        } else {
+            return Ok(());
+        };
+        Err(Self { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, ..error.into() })
     }
 
     /// Creates the problem of a body that did not arrive in time.
@@ -163,7 +164,7 @@ impl ResponseError for Problem {
 
 #[cfg(test)]
 mod tests {
-    use actix_web::http::header::WWW_AUTHENTICATE;
+    use actix_web::{http::header::WWW_AUTHENTICATE, test::TestRequest};
 
     use super::*;
 
@@ -191,7 +192,9 @@ mod tests {
         );
         let response = Problem::new(ErrorKind::RateLimited, "slow down").with("retryAfter", 3).error_response();
         assert_eq!(response.headers().get(RETRY_AFTER).unwrap(), "3");
-        assert_eq!(Problem::unsupported_media_type().error_response().status().as_u16(), 415);
+        let text = TestRequest::default().insert_header(("content-type", "text/plain")).to_http_request();
+        let problem = Problem::check_json_headers(&text).unwrap_err();
+        assert_eq!(problem.error_response().status().as_u16(), 415);
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! The server of the HTTP endpoints: accepts connections, with TLS or without, and serves each one in the HTTP version that its
+//! The server of the HTTP endpoints. It accepts connections, with TLS or without, and serves each in the HTTP version that its
 //! client speaks.
 //!
-//! It composes the services of actix-http as actix-web's own server does, except for HTTP/2 ([`crate::http2`]). Without TLS,
+//! It combines the services of actix-http as the server of actix-web does, except for HTTP/2 ([`crate::http2`]). Without TLS,
 //! HTTP/2 is only served if other gateways share the store, because they forward requests with it.
 
 use std::{
@@ -27,8 +27,8 @@ use actix_web::{
 use tokio::time::timeout;
 
 use crate::{
-    connections::{Connection, Connections, Io},
-    http2,
+    connections::{ByteStream, Connection, Connections},
+    http2::{self, Http2Service},
 };
 use countersign_config::HttpConfig;
 
@@ -99,7 +99,7 @@ where
                     // A client that closes its side has gone away, so its request is cancelled.
                     .h1_allow_half_closed(false)
                     .local_addr(address)
-                    .on_connect_ext(move |_: &Io, data: &mut _| {
+                    .on_connect_ext(move |_: &ByteStream, data: &mut _| {
                         if let Some(connection) = accepted_for_http1.take() {
                             data.insert::<Rc<Connection>>(connection);
                         }
@@ -107,14 +107,16 @@ where
                     .finish(fn_factory(move || ready(Ok::<_, ()>(Rc::clone(&app_for_http1)))))
                     .new_service(())
                     .await?;
-                let worker = Rc::new(Worker { http1, accepted, app, settings, shutdown_signal });
-                Ok::<_, ()>(fn_service(move |io: Io| Rc::clone(&worker).serve(io)))
+                let ServerSettings { http, connections, has_peers, .. } = settings;
+                let http2 = Http2Service { app, http, has_peers };
+                let worker = Rc::new(Worker { http1, http2, accepted, connections, shutdown_signal });
+                Ok::<_, ()>(fn_service(move |io: ByteStream| Rc::clone(&worker).serve(io)))
             }
         })
     };
     let server = match tls {
         None => builder.listen("http", socket, move || {
-            fn_service(|tcp: TcpStream| ready(Ok::<_, ()>(Io::Left(tcp)))).and_then(new_factory())
+            fn_service(|tcp: TcpStream| ready(Ok::<_, ()>(ByteStream::Left(tcp)))).and_then(new_factory())
         })?,
         Some(mut tls) => {
             tls.alpn_protocols = vec![http2::ALPN.to_vec(), b"http/1.1".to_vec()];
@@ -122,7 +124,7 @@ where
                 Acceptor::new(tls.clone())
                     .map_err(|error| tracing::debug!(?error, "a TLS handshake failed"))
                     .map_init_err(|_| ())
-                    .map(|tls: TlsStream<TcpStream>| Io::Right(Box::new(tls)))
+                    .map(|tls: TlsStream<TcpStream>| ByteStream::Right(Box::new(tls)))
                     .and_then(new_factory())
             })?
         }
@@ -133,10 +135,10 @@ where
 /// Serves the connections of one thread.
 struct Worker<H, S, E> {
     http1: H,
+    http2: Http2Service<S>,
     /// The connection of the next call of `http1`, which takes the connection and attaches it to the requests.
     accepted: Rc<Cell<Option<Rc<Connection>>>>,
-    app: Rc<S>,
-    settings: ServerSettings,
+    connections: Arc<Connections>,
     /// Returns a future that ends when the server accepts no more connections.
     shutdown_signal: E,
 }
@@ -145,32 +147,31 @@ impl<H, S, B, E, F> Worker<H, S, E>
 where
     E: Fn() -> F,
     F: Future<Output = ()>,
-    H: Service<(Io, Protocol, Option<SocketAddr>)>,
+    H: Service<(ByteStream, Protocol, Option<SocketAddr>)>,
     S: Service<Request, Response = ServiceResponse<B>, Error = HttpResponse> + 'static,
     B: MessageBody + 'static,
 {
     /// Serves a connection until it ends.
-    async fn serve(self: Rc<Self>, io: Io) -> Result<(), ()> {
+    async fn serve(self: Rc<Self>, io: ByteStream) -> Result<(), ()> {
         let tcp = match &io {
-            Io::Left(tcp) => tcp,
-            Io::Right(tls) => tls.get_ref().0,
+            ByteStream::Left(tcp) => tcp,
+            ByteStream::Right(tls) => tls.get_ref().0,
         };
         if let Err(error) = tcp.set_nodelay(true) {
             tracing::debug!(%error, "cannot set TCP_NODELAY");
         }
         let peer = tcp.peer_addr().ok();
-        let connection = Rc::new(Connection::open(&self.settings.connections, tcp));
-        let http = &self.settings.http;
+        let connection = Rc::new(Connection::open(&self.connections, tcp));
+        let Http2Service { http, has_peers, .. } = &self.http2;
         let is_http2 = match &io {
-            Io::Right(tls) => tls.get_ref().1.alpn_protocol() == Some(http2::ALPN),
-            Io::Left(tcp) if self.settings.has_peers => {
+            ByteStream::Right(tls) => tls.get_ref().1.alpn_protocol() == Some(http2::ALPN),
+            ByteStream::Left(tcp) if *has_peers => {
                 timeout(http.header_timeout, begins_http2(tcp)).await.map_err(drop)?
             }
-            Io::Left(_) => false,
+            ByteStream::Left(_) => false,
         };
         if is_http2 {
-            http2::serve(io, connection, Rc::clone(&self.app), http, self.settings.has_peers, (self.shutdown_signal)())
-                .await;
+            self.http2.serve(io, connection, (self.shutdown_signal)()).await;
             return Ok(());
         }
         self.accepted.set(Some(connection));

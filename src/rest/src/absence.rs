@@ -10,8 +10,8 @@ use utoipa::ToSchema;
 use super::{
     Caller, Problem, SignInData,
     body::{Body, Submission},
-    json_ok,
-    keys::{unavailable, use_store},
+    json_response,
+    keys::{store_problem, use_store},
 };
 use countersign_domain::{
     changes::{
@@ -79,7 +79,7 @@ fn describe(Deputyship { absence, groups }: Deputyship) -> AbsentColleague {
 
 /// Returns the caller's absence, unless it is over.
 fn find_own(store: &dyn Credentials, principal: &Principal, now: Timestamp) -> Result<Option<OwnAbsence>, Problem> {
-    let absences = store.absences().map_err(unavailable)?;
+    let absences = store.absences().map_err(store_problem)?;
     let is_own = |absence: &Absence| {
         absence.is_current(now) && names_match(absence.person.person_name(), principal.person_name())
     };
@@ -122,9 +122,9 @@ impl Body for AbsenceRequest {}
 #[utoipa::path(get, path = "/api/account/absence", operation_id = "getAbsence", responses(
     (status = 200, description = "The absence, if there is one", body = AbsenceState)))]
 pub async fn get(caller: Caller, data: web::Data<SignInData>) -> Result<HttpResponse, Problem> {
-    let (principal, reviewers) = (caller.reviewer()?.clone(), data.reviewers.clone());
+    let (principal, reviewers) = (caller.require_reviewer()?.clone(), data.reviewers.clone());
     let state = use_store(&data, move |store| read_state(store, &reviewers, &principal)).await?;
-    Ok(json_ok(&state))
+    Ok(json_response(&state))
 }
 
 /// Sets the caller's absence, in place of an earlier one.
@@ -147,12 +147,12 @@ pub async fn set(
         let deputy = find_deputy(store, &principal, &body.deputy)?;
         let person = AbsentPerson::from_principal(&principal);
         let absence = Absence { person, deputy, since, until: body.until };
-        store.put_absence(&absence).map_err(unavailable)?;
+        store.put_absence(&absence).map_err(store_problem)?;
         tracing::info!(person = principal.name, deputy = absence.deputy, until = %absence.until, "a person is away");
         read_state(store, &reviewers, &principal).map_err(|_| unread_result_error().into())
     })
     .await?;
-    Ok(json_ok(&state))
+    Ok(json_response(&state))
 }
 
 /// Ends the caller's absence.
@@ -163,14 +163,14 @@ pub async fn set(
 pub async fn end(caller: Caller, data: web::Data<SignInData>) -> Result<HttpResponse, Problem> {
     let (principal, reviewers) = (caller.principal.clone(), data.reviewers.clone());
     let state = use_store(&data, move |store| {
-        if !store.end_absence(principal.person_name(), &principal.name).map_err(unavailable)? {
+        if !store.end_absence(principal.person_name(), &principal.name).map_err(store_problem)? {
             return Err(Problem::new(ErrorKind::NotFound, "you are not away"));
         }
         tracing::info!(person = principal.name, "a person is back");
         read_state(store, &reviewers, &principal).map_err(|_| unread_result_error().into())
     })
     .await?;
-    Ok(json_ok(&state))
+    Ok(json_response(&state))
 }
 
 fn read_state(store: &dyn Credentials, reviewers: &Reviewers, principal: &Principal) -> Result<AbsenceState, Problem> {
@@ -191,8 +191,8 @@ fn read_state(store: &dyn Credentials, reviewers: &Reviewers, principal: &Princi
 /// Returns the principals of all other people who may decide on changes: one for each key and each person of the identity
 /// provider.
 fn deciding_colleagues(store: &dyn Credentials, principal: &Principal) -> Result<Vec<Principal>, Problem> {
-    let keys = store.list().map_err(unavailable)?;
-    let people = store.people().map_err(unavailable)?;
+    let keys = store.list().map_err(store_problem)?;
+    let people = store.people().map_err(store_problem)?;
     let key_holders = keys.into_iter().filter(|key| key.revoked_at.is_none()).map(|key| Principal {
         key_id: Some(key.id),
         owner: key.owner,

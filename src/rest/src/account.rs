@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use super::{
     Caller, Problem, SignInData,
     absence::{Absences, AbsentColleague, OwnAbsence, read_absences},
-    body, json_ok,
+    body, json_response,
 };
 use countersign_auth::{OriginVerdict, attempts::AttemptSource, codes, dashboard_sign_ins::SignInSubject};
 use countersign_domain::principal::{Credential, Identity, Principal, Role};
@@ -69,7 +69,7 @@ pub async fn sign_in(
     ) {
         return Err(Problem::new(ErrorKind::Forbidden, "the Origin header must be this gateway's own"));
     }
-    let peer = data.authentication.address(&request);
+    let peer = data.authentication.client_address(&request);
     let body: SignInRequest = body::read_json(&request, payload).await?;
     // Verified before failures are counted, so that the right credential works however many wrong ones were sent.
     let subject = verify_credential(&data, &request, body, peer).await.map_err(|error| match error.kind {
@@ -84,7 +84,7 @@ pub async fn sign_in(
 
     let principal = SignedInPrincipal { name: &signed_in.principal.name, role: signed_in.principal.role };
     let mut response =
-        json_ok(&SignInResponse { secret: &signed_in.secret, principal, expires_at: signed_in.expires_at });
+        json_response(&SignInResponse { secret: &signed_in.secret, principal, expires_at: signed_in.expires_at });
     set_cookie(&mut response, &signed_in.cookie)?;
     Ok(response)
 }
@@ -152,7 +152,7 @@ pub async fn sign_out(caller: Caller, data: web::Data<SignInData>) -> Result<Htt
     let (cookie, session) = data.authentication.sign_ins.sign_out(&caller.credential)?;
     let client = data.provider_sign_ins.client();
     let provider_url = session.and_then(|session| client.end_session_url(&session, Timestamp::now()));
-    let mut response = json_ok(&SignedOut { provider_url });
+    let mut response = json_response(&SignedOut { provider_url });
     set_cookie(&mut response, &cookie)?;
     Ok(response)
 }
@@ -201,7 +201,7 @@ pub async fn me(caller: Caller, data: web::Data<SignInData>) -> HttpResponse {
     let principal = &*caller.principal;
     let Principal { name, role, key_id, .. } = principal;
     let Absences { own, deputy_for } = read_absences(&caller, &data).await;
-    json_ok(&Me {
+    json_response(&Me {
         name,
         display_name: principal.display_name(),
         role: *role,

@@ -13,7 +13,6 @@ use tokio::time::Instant;
 
 use super::{Problem, caller, path_id, path_name};
 use countersign_domain::{changes::visible, principal::Principal};
-use countersign_http::answer;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_review::MAX_COMMENT_BYTES;
 use countersign_runtime::large_messages::offload;
@@ -46,8 +45,8 @@ impl<B: Body> FromRequest for Submission<B> {
     type Future = LocalBoxFuture<'static, Result<Self, Problem>>;
 
     fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
-        let endpoint = Endpoint { not_found: B::NOT_FOUND, needs_reviewer: B::NEEDS_REVIEWER, max_bytes: B::MAX_BYTES };
-        let received = receive(endpoint, request.clone(), payload.take());
+        let rules = BodyRules { not_found: B::NOT_FOUND, needs_reviewer: B::NEEDS_REVIEWER, max_bytes: B::MAX_BYTES };
+        let received = receive(rules, request.clone(), payload.take());
         Box::pin(async move {
             let Submission { principal, path_parameter, body } = received.await?;
             Ok(Self { principal, path_parameter, body: parse_json(body).await? })
@@ -56,26 +55,26 @@ impl<B: Body> FromRequest for Submission<B> {
 }
 
 /// The rules of a [`Body`] that are checked before it is parsed.
-struct Endpoint {
+struct BodyRules {
     not_found: (&'static str, ErrorKind),
     needs_reviewer: bool,
     max_bytes: Option<usize>,
 }
 
 /// Checks the sender and the path of a request, and reads its body. All types of bodies share the code of this function.
-async fn receive(endpoint: Endpoint, request: HttpRequest, payload: Payload) -> Result<Submission<Vec<u8>>, Problem> {
+async fn receive(rules: BodyRules, request: HttpRequest, payload: Payload) -> Result<Submission<Vec<u8>>, Problem> {
     let caller = caller::authenticate(&request)?;
-    let principal = if endpoint.needs_reviewer { caller.reviewer()? } else { &caller.principal };
+    let principal = if rules.needs_reviewer { caller.require_reviewer()? } else { &caller.principal };
     let path_parameter = match request.match_info().get("id") {
         Some(_) => path_id(&request)
             .ok_or_else(|| {
-                let (object, kind) = endpoint.not_found;
+                let (object, kind) = rules.not_found;
                 Problem::new(kind, format!("{object} not found"))
             })?
             .to_owned(),
         None => path_name(&request),
     };
-    let max = endpoint.max_bytes.unwrap_or(caller::access_data(&request)?.http.max_body);
+    let max = rules.max_bytes.unwrap_or(caller::access_data(&request)?.http.max_body);
     let body = read_json_text(max, &request, payload).await?;
     Ok(Submission { principal: Arc::clone(principal), path_parameter, body })
 }
@@ -98,8 +97,8 @@ pub async fn read_json<T: DeserializeOwned + Send + 'static>(
 }
 
 async fn read_json_text(max: usize, request: &HttpRequest, payload: Payload) -> Result<Vec<u8>, Problem> {
-    check_headers(request)?;
-    read(max, request, payload).await
+    Problem::check_json_headers(request)?;
+    read_bytes(max, request, payload).await
 }
 
 /// Reads a form of at most [`MAX_BODY_BYTES`], as pairs of names and values.
@@ -107,25 +106,15 @@ async fn read_json_text(max: usize, request: &HttpRequest, payload: Payload) -> 
 /// # Errors
 /// 413 `TOO_LARGE`, 408 `TIMEOUT`.
 pub async fn read_form(request: &HttpRequest, payload: web::Payload) -> Result<Vec<(String, String)>, Problem> {
-    let body = read(MAX_BODY_BYTES, request, payload.into_inner()).await?;
+    let body = read_bytes(MAX_BODY_BYTES, request, payload.into_inner()).await?;
     Ok(url::form_urlencoded::parse(&body).into_owned().collect())
-}
-
-fn check_headers(request: &HttpRequest) -> Result<(), Problem> {
-    if !answer::is_json(request) {
-        return Err(Problem::unsupported_media_type());
-    }
-    if answer::is_encoded(request) {
-        return Err(Problem::unsupported_encoding());
-    }
-    Ok(())
 }
 
 fn too_large(max: usize) -> Problem {
     Problem::new(ErrorKind::TooLarge, format!("the body is larger than {max} bytes"))
 }
 
-async fn read(max: usize, request: &HttpRequest, payload: Payload) -> Result<Vec<u8>, Problem> {
+async fn read_bytes(max: usize, request: &HttpRequest, payload: Payload) -> Result<Vec<u8>, Problem> {
     if request.get_header::<ContentLength>().is_some_and(|length| length.into_inner() > max) {
         return Err(too_large(max));
     }
@@ -254,7 +243,7 @@ mod tests {
         let check = |headers: &[(&str, &str)]| {
             let request = actix_web::test::TestRequest::default();
             let request = headers.iter().fold(request, |request, header| request.append_header(*header));
-            check_headers(&request.to_http_request()).map_err(|problem| problem.error.kind)
+            Problem::check_json_headers(&request.to_http_request()).map_err(|problem| problem.error.kind)
         };
         let json = ("content-type", "application/json");
         for headers in [
@@ -272,7 +261,7 @@ mod tests {
         assert_eq!(check(&[]), Err(ErrorKind::InvalidRequest));
         let gzip =
             actix_web::test::TestRequest::default().insert_header(json).insert_header(("content-encoding", "gzip"));
-        let problem = check_headers(&gzip.to_http_request()).unwrap_err();
+        let problem = Problem::check_json_headers(&gzip.to_http_request()).unwrap_err();
         assert!(problem.error.message.contains("Content-Encoding is not supported"), "{problem}");
     }
 
@@ -282,7 +271,7 @@ mod tests {
             [("100", Ok(Vec::new())), ("101", Err(ErrorKind::TooLarge)), ("99999999999999", Err(ErrorKind::TooLarge))]
         {
             let request = actix_web::test::TestRequest::default().insert_header(("content-length", length));
-            let outcome = read(100, &request.to_http_request(), Payload::None).await;
+            let outcome = read_bytes(100, &request.to_http_request(), Payload::None).await;
             assert_eq!(outcome.map_err(|problem| problem.error.kind), expected, "{length}");
         }
     }

@@ -6,7 +6,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Caller, Problem, json_ok, json_ok_sized, path_id};
+use super::{Caller, Problem, json_response, offload_json_response, path_id};
 use countersign_domain::changes::Change;
 use countersign_protocol::ErrorKind;
 use countersign_review::{Bundle, Changes};
@@ -30,7 +30,7 @@ struct BundleContent {
 #[utoipa::path(get, path = "/api/bundles", operation_id = "listBundles", responses(
     (status = 200, description = "The bundles", body = BundleList)))]
 pub async fn list(_: Caller, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
-    Ok(json_ok(&BundleList { bundles: changes.bundles().await? }))
+    Ok(json_response(&BundleList { bundles: changes.bundles().await? }))
 }
 
 /// Returns the bundle that contains a change, with its changes that wait for a decision, in order.
@@ -44,5 +44,5 @@ pub async fn get(_: Caller, request: HttpRequest, changes: web::Data<Changes>) -
     let id = path_id(&request).ok_or_else(not_found)?;
     let (bundle, changes) = changes.bundle(id).await?.ok_or_else(not_found)?;
     let bytes = changes.iter().map(|change| change.estimated_size()).sum();
-    json_ok_sized(bytes, BundleContent { bundle, changes }).await
+    offload_json_response(bytes, BundleContent { bundle, changes }).await
 }

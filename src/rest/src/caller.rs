@@ -11,8 +11,12 @@ use std::{
 use actix_web::{FromRequest, HttpRequest, dev::Payload, web};
 
 use super::Problem;
+use countersign_auth::{ProviderSignIns, attempts::FailedAttempts, stored_credentials::StoredCredentials};
 use countersign_config::HttpConfig;
-use countersign_domain::principal::{Credential, Principal, Scope};
+use countersign_domain::{
+    policy::Reviewers,
+    principal::{Credential, Principal, Scope},
+};
 use countersign_http::{connections::Connection, guard::RequestAuthenticator};
 use countersign_protocol::ErrorKind;
 
@@ -28,7 +32,7 @@ impl Caller {
     ///
     /// # Errors
     /// `FORBIDDEN`
-    pub fn reviewer(&self) -> Result<&Arc<Principal>, Problem> {
+    pub fn require_reviewer(&self) -> Result<&Arc<Principal>, Problem> {
         if self.principal.role.may_decide() {
             return Ok(&self.principal);
         }
@@ -71,6 +75,15 @@ fn check_access(principal: &Principal) -> Result<(), Problem> {
 pub struct AccessData {
     pub authentication: Arc<RequestAuthenticator>,
     pub http: HttpConfig,
+}
+
+/// The data of all endpoints that read or write sign-ins, keys or absences.
+pub struct SignInData {
+    pub authentication: Arc<RequestAuthenticator>,
+    pub credentials: Arc<StoredCredentials>,
+    pub provider_sign_ins: Arc<ProviderSignIns>,
+    pub attempts: FailedAttempts,
+    pub reviewers: Arc<Reviewers>,
 }
 
 /// Returns the access data of the application.

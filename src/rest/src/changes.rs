@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use super::{
     Caller, Problem, Query,
     body::{self, Body, Submission},
-    json_ok, json_ok_sized,
+    json_response, offload_json_response,
     page::PageParams,
     path_id,
 };
@@ -74,7 +74,7 @@ pub async fn list(_: Caller, request: HttpRequest, changes: web::Data<Changes>) 
     changes.set_waits_for(&mut page.items).await?;
     let counts = changes.counts().into_iter().collect();
     let bytes = page.items.iter().map(|change| change.estimated_size()).sum();
-    json_ok_sized(bytes, ChangePage { changes: page.items, next_cursor: page.next_cursor, counts }).await
+    offload_json_response(bytes, ChangePage { changes: page.items, next_cursor: page.next_cursor, counts }).await
 }
 
 /// Returns a change.
@@ -84,13 +84,13 @@ pub async fn get(_: Caller, request: HttpRequest, changes: web::Data<Changes>) -
     let id = path_id(&request).ok_or_else(change_not_found)?;
     let mut change = changes.get(id).await?.ok_or_else(change_not_found)?;
     changes.set_waits_for(std::slice::from_mut(&mut change)).await?;
-    json_ok_sized(change.estimated_size(), change).await
+    offload_json_response(change.estimated_size(), change).await
 }
 
 /// Responds with the change after a request.
 async fn change_response(result: Result<Arc<Change>, ChangeRequestError>) -> Result<HttpResponse, Problem> {
     let change = result.map_err(request_problem)?;
-    json_ok_sized(change.estimated_size(), change).await
+    offload_json_response(change.estimated_size(), change).await
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -289,7 +289,7 @@ pub async fn audit(_: Caller, request: HttpRequest, changes: web::Data<Changes>)
     };
     let page = changes.search_audit(search, query.limit()?, query.get("cursor")).await?;
     let head = changes.audit_head().await?;
-    Ok(json_ok(&AuditPage {
+    Ok(json_response(&AuditPage {
         entries: page.items.iter().map(|found| &found.entry).collect(),
         titles: page
             .items

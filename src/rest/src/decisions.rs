@@ -11,7 +11,7 @@ use super::{
     Problem,
     body::{self, Body, Submission},
     changes::request_problem,
-    json_ok_sized,
+    offload_json_response,
     problem_document::ProblemDocument,
 };
 use countersign_domain::changes::{Change, ReviewVerdict};
@@ -99,5 +99,5 @@ pub async fn decide(
     let results: Vec<DecisionResult> = stream::iter(decisions).buffered(MAX_CONCURRENT_DECISIONS).collect().await;
     let bytes =
         results.iter().filter_map(|outcome| outcome.change.as_ref()).map(|change| change.estimated_size()).sum();
-    json_ok_sized(bytes, DecisionResults { results }).await
+    offload_json_response(bytes, DecisionResults { results }).await
 }

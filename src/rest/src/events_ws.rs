@@ -26,7 +26,7 @@ use countersign_exchange::{
     slots::StreamSlot,
 };
 use countersign_http::framing::{
-    pump::{self, Backend, Heartbeat, MessageOutcome},
+    pump::{self, Backend, Heartbeat, MessageLimits, MessageOutcome},
     sse::interval_from_now,
 };
 use countersign_protocol::ErrorKind;
@@ -65,12 +65,13 @@ pub async fn upgrade(
         let _ = outgoing.push(hello.json);
     }
     let disconnected = CancellationToken::new();
-    let socket = Socket {
+    let socket = SubscriberSocket {
         outgoing: Rc::clone(&outgoing),
         _disconnected: disconnected.clone().drop_guard(),
         _slots: (slot, permit),
     };
-    let response = pump::start(&request, payload, socket, MAX_FRAME_BYTES, None)
+    let limits = MessageLimits { max_bytes: MAX_FRAME_BYTES, budget: None };
+    let response = pump::start(&request, payload, socket, limits)
         .map_err(|error| Problem::upgrade_required(&error.to_string()))?;
     let pause = feed.ping_interval;
     background::spawn(async move {
@@ -168,13 +169,13 @@ impl Outgoing {
 }
 
 /// The WebSocket of a subscriber. Holds the slots that last as long as the connection.
-struct Socket {
+struct SubscriberSocket {
     outgoing: Rc<Outgoing>,
     _disconnected: DropGuard,
     _slots: (StreamSlot, OwnedSemaphorePermit),
 }
 
-impl Backend for Socket {
+impl Backend for SubscriberSocket {
     const SUBPROTOCOLS: &'static [&'static str] = &[];
     const UNSUPPORTED_REASON: &'static str = "the gateway only sends events here and reads no messages";
 

@@ -6,7 +6,7 @@ use actix_web::{HttpRequest, web};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::Problem;
+use super::{Problem, run_uninterrupted};
 use countersign_auth::codes::local_reviewer;
 use countersign_config::{AuthMode, edit::EditError, is_loopback_host};
 use countersign_domain::principal::{Principal, Role};
@@ -17,7 +17,6 @@ use countersign_reload::{
     config_file::{ConfigFile, FileError},
     file_edits::{EditSummary, EditingState, FileChange, FileEditError},
 };
-use countersign_runtime::background;
 
 /// The state of the configuration file, for a page that shows a part of it.
 #[derive(Serialize, ToSchema)]
@@ -55,7 +54,7 @@ impl FileState {
     }
 }
 
-/// Edits the file in a task of its own, so that a client that disconnects cannot interrupt it.
+/// Edits the file, even if the client disconnects meanwhile.
 ///
 /// # Errors
 /// Those of [`Reloader::edit_file`].
@@ -65,9 +64,9 @@ pub(super) async fn edit_file(
     version: String,
     by: String,
 ) -> Result<EditSummary, Problem> {
-    let editing = web::Data::clone(reloader);
-    let edited = background::spawn_with_result(async move { editing.edit_file(&changes, &version, &by).await }).await;
-    edited.map_err(|_| Problem::new(ErrorKind::Internal, "the edit was not carried out"))?.map_err(to_problem)
+    let reloader = web::Data::clone(reloader);
+    let edit = async move { reloader.edit_file(&changes, &version, &by).await };
+    run_uninterrupted(edit, "the edit was not carried out").await?.map_err(to_problem)
 }
 
 /// Checks that the configuration file is edited here.

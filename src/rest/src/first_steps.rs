@@ -10,7 +10,9 @@ use serde::Serialize;
 use serde_json::{Value, json, value::RawValue};
 use utoipa::ToSchema;
 
-use super::{Caller, Problem, ServersView, SessionsView, json_ok, json_ok_sized, keys, previews::limit_time};
+use super::{
+    Caller, Problem, ServerSource, SessionSource, json_response, keys, offload_json_response, previews::limit_time,
+};
 use countersign_auth::keys::TEST_AGENT;
 use countersign_domain::{
     changes::{Change, ChangeState, Proposer},
@@ -65,8 +67,8 @@ struct FirstSteps {
 pub async fn get(
     caller: Caller,
     command: web::Data<AgentCommand>,
-    sessions: web::Data<dyn SessionsView>,
-    servers: web::Data<dyn ServersView>,
+    sessions: web::Data<dyn SessionSource>,
+    servers: web::Data<dyn ServerSource>,
     standing_rules: web::Data<StandingRuleService>,
     changes: web::Data<Changes>,
 ) -> Result<HttpResponse, Problem> {
@@ -76,11 +78,11 @@ pub async fn get(
     let decided = ChangeFilter { states, ..ChangeFilter::default() };
     let decided = changes.list(decided, INSPECTED_CHANGES, None).await?.items;
     let directory = RouteDirectory(Arc::clone(standing_rules.routes()));
-    Ok(json_ok(&FirstSteps {
+    Ok(json_response(&FirstSteps {
         command: AgentCommand::clone(&command),
         may_create_agent_keys: keys::manageable_roles(&caller).contains(&Role::Agent),
-        agent_seen: !sessions.sessions().is_empty() || newest.iter().any(is_from_agent),
-        server_added: servers.servers().await.iter().any(|server| server.kind == "upstream"),
+        agent_seen: !sessions.list_sessions().is_empty() || newest.iter().any(is_from_agent),
+        server_added: servers.list_servers().await.iter().any(|server| server.kind == "upstream"),
         can_propose_test_change: directory.tool_hash(TRACKER, "create_issue").is_some(),
         change_decided: decided.iter().any(|change| !change.decisions.is_empty()),
     }))
@@ -105,7 +107,7 @@ pub async fn propose_test_change(
     changes: web::Data<Changes>,
     reloader: web::Data<Reloader>,
 ) -> Result<HttpResponse, Problem> {
-    caller.reviewer()?;
+    caller.require_reviewer()?;
     let by_test_agent = ChangeFilter { principals: vec![TEST_AGENT.to_owned()], ..ChangeFilter::default() };
     let newest = changes.list(by_test_agent, 1, None).await?.items.pop();
     let change = match newest {
@@ -119,7 +121,7 @@ pub async fn propose_test_change(
             changes.propose(Proposal { idempotency_key: Some(key), ..proposal }).await?
         }
     };
-    json_ok_sized(change.estimated_size(), change).await
+    offload_json_response(change.estimated_size(), change).await
 }
 
 /// Returns the proposal of the test change, which waits for a reviewer even if the policy would allow the call.

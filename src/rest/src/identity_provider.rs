@@ -16,7 +16,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Problem, Query, SignInData, body, json_ok};
+use super::{Problem, Query, SignInData, body, json_response};
 use countersign_auth::{
     codes,
     tokens::{
@@ -67,7 +67,7 @@ pub async fn options(data: web::Data<SignInData>) -> HttpResponse {
     let tokens = data.authentication.authenticator.tokens();
     let cli = config.as_ref().and_then(|config| tokens.client_settings(config));
     let sign_in_url = config.is_some().then(|| client.sign_in_url());
-    json_ok(&SignInOptions { provider: config.is_some(), sign_in_url, cli })
+    json_response(&SignInOptions { provider: config.is_some(), sign_in_url, cli })
 }
 
 /// Sends a browser to the identity provider.
@@ -90,8 +90,8 @@ pub async fn begin(
     let required = change.as_ref().and_then(|change| change.terms.sign_in.as_ref());
     match data.provider_sign_ins.client().begin(required, Timestamp::now()).await {
         Ok(started) => {
-            let cookie = (oidc::SIGN_IN_COOKIE, started.cookie);
-            let cookie = flow_cookie(&data.authentication, COOKIE_PATH, cookie, oidc::MAX_SIGN_IN_DURATION);
+            let cookies = FlowCookies { authentication: &data.authentication, path: COOKIE_PATH };
+            let cookie = cookies.build(oidc::SIGN_IN_COOKIE, started.cookie, oidc::MAX_SIGN_IN_DURATION);
             Ok(redirect(&started.url).cookie(cookie).finish())
         }
         Err(error) => Ok(redirect(&problem_url(error)).finish()),
@@ -124,14 +124,14 @@ pub async fn finish(request: HttpRequest, data: web::Data<SignInData>) -> HttpRe
         Err(error) => problem_url(*error),
     };
     let mut response = redirect(&url);
+    let cookies = FlowCookies { authentication: &data.authentication, path: COOKIE_PATH };
     // The cookie may belong to another sign-in, which was begun in another tab and can still be finished.
     if finished != Err(SignInError::Interrupted) {
-        let cookie = (oidc::SIGN_IN_COOKIE, String::new());
-        response.cookie(flow_cookie(&data.authentication, COOKIE_PATH, cookie, SignedDuration::ZERO));
+        response.cookie(cookies.build_removal(oidc::SIGN_IN_COOKIE));
     }
     if let Ok(code) = finished {
-        let cookie = (codes::cookie_name(&code.code), code.secret);
-        response.cookie(flow_cookie(&data.authentication, COOKIE_PATH, cookie, codes::SESSION_CODE_LIFETIME));
+        let name = codes::cookie_name(&code.code);
+        response.cookie(cookies.build(name, code.secret, codes::SESSION_CODE_LIFETIME));
     }
     response.finish()
 }
@@ -179,18 +179,31 @@ fn no_store(mut response: HttpResponseBuilder) -> HttpResponseBuilder {
     response
 }
 
-/// Builds the cookie of a browser that leaves for another site. It is `Lax`, because the browser comes back from there.
-pub(super) fn flow_cookie(
-    authentication: &RequestAuthenticator,
-    path: &'static str,
-    (name, value): (impl Into<Cow<'static, str>>, String),
-    lifetime: SignedDuration,
-) -> Cookie<'static> {
-    Cookie::build(name, value)
-        .http_only(true)
-        .same_site(SameSite::Lax)
-        .path(path)
-        .max_age(CookieDuration::seconds(lifetime.as_secs()))
-        .secure(authentication.sign_ins.has_secure_cookies())
-        .finish()
+/// The cookies of a browser that leaves for another site. They are `Lax`, because the browser comes back from there.
+pub(super) struct FlowCookies<'a> {
+    pub authentication: &'a RequestAuthenticator,
+    pub path: &'static str,
+}
+
+impl FlowCookies<'_> {
+    /// Returns a cookie that the browser keeps for this time.
+    pub(super) fn build(
+        &self,
+        name: impl Into<Cow<'static, str>>,
+        value: String,
+        lifetime: SignedDuration,
+    ) -> Cookie<'static> {
+        Cookie::build(name, value)
+            .http_only(true)
+            .same_site(SameSite::Lax)
+            .path(self.path)
+            .max_age(CookieDuration::seconds(lifetime.as_secs()))
+            .secure(self.authentication.sign_ins.has_secure_cookies())
+            .finish()
+    }
+
+    /// Returns a cookie that removes the one of this name.
+    pub(super) fn build_removal(&self, name: &'static str) -> Cookie<'static> {
+        self.build(name, String::new(), SignedDuration::ZERO)
+    }
 }

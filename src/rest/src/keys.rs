@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Caller, Problem, SignInData, body, json_ok, path_id};
+use super::{Caller, Problem, SignInData, body, json_response, path_id};
 use countersign_auth::{confusable_names, keys};
 use countersign_config::Config;
 use countersign_domain::{
@@ -91,7 +91,7 @@ struct KeyList {
     (status = 200, description = "The keys", body = KeyList)))]
 pub async fn list(caller: Caller, data: web::Data<SignInData>) -> Result<HttpResponse, Problem> {
     let roles = check_manager(&caller)?;
-    let keys = use_store(&data, |store| store.list().map_err(unavailable)).await?;
+    let keys = use_store(&data, |store| store.list().map_err(store_problem)).await?;
     let entry = |key: ApiKey| Key {
         may_revoke: key.revoked_at.is_none() && roles.contains(&key.role),
         created_by: key.created_by.into_iter().next(),
@@ -103,7 +103,7 @@ pub async fn list(caller: Caller, data: web::Data<SignInData>) -> Result<HttpRes
         last_used_at: key.last_used_at,
         revoked_at: key.revoked_at,
     };
-    Ok(json_ok(&KeyList { keys: keys.into_iter().rev().map(entry).collect(), creatable_roles: roles.to_vec() }))
+    Ok(json_response(&KeyList { keys: keys.into_iter().rev().map(entry).collect(), creatable_roles: roles.to_vec() }))
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -158,16 +158,16 @@ pub async fn create(
     let (key, hash, actor, config) = (new.key.clone(), new.hash, caller.principal.name.clone(), reloader.config());
     use_store(&data, move |store| {
         check_names(store, &key, &config)?;
-        store.insert_by(&key, &hash, &actor).map_err(unavailable)
+        store.insert_by(&key, &hash, &actor).map_err(store_problem)
     })
     .await?;
     tracing::info!(key = new.key.id, name = new.key.name, by = caller.principal.name, "a key was created");
-    Ok(json_ok(&CreatedKey { id: &new.key.id, name: &new.key.name, role: new.key.role, secret: &new.secret }))
+    Ok(json_response(&CreatedKey { id: &new.key.id, name: &new.key.name, role: new.key.role, secret: &new.secret }))
 }
 
 /// Refuses a name or an owner that looks like another one of a key or a group.
 fn check_names(store: &dyn Credentials, key: &ApiKey, config: &Config) -> Result<(), Problem> {
-    let keys = store.list().map_err(unavailable)?;
+    let keys = store.list().map_err(store_problem)?;
     let names = keys.iter().flat_map(|key| std::iter::once(&key.name).chain(&key.owner));
     let members = config.policy.groups.values().flatten().filter_map(|member| match member {
         GroupMember::Name(name) => Some(name),
@@ -196,12 +196,12 @@ pub async fn revoke(
     let id = path_id(&request).ok_or_else(not_found)?.to_owned();
     let (actor, revoked_id) = (caller.principal.name.clone(), id.clone());
     let is_revoked = use_store(&data, move |store| {
-        let keys = store.list().map_err(unavailable)?;
+        let keys = store.list().map_err(store_problem)?;
         let key = keys.into_iter().find(|key| key.id == id).ok_or_else(not_found)?;
         if !roles.contains(&key.role) {
             return Err(Problem::new(ErrorKind::Forbidden, "only an admin revokes a key that may decide on changes"));
         }
-        store.revoke_by(&id, Timestamp::now(), &actor).map_err(unavailable)
+        store.revoke_by(&id, Timestamp::now(), &actor).map_err(store_problem)
     })
     .await?;
     if !is_revoked {
@@ -222,7 +222,7 @@ pub(super) async fn use_store<T: Send + 'static>(
 }
 
 /// Logs an error of the store, and returns the problem for the caller.
-pub(super) fn unavailable(error: StoreError) -> Problem {
+pub(super) fn store_problem(error: StoreError) -> Problem {
     tracing::warn!(%error, "the store of keys and people cannot be read or written");
     Problem::from(error.to_mcp())
 }

@@ -37,12 +37,12 @@ pub mod reload;
 pub mod rules;
 pub mod server_accounts;
 pub mod server_edits;
+pub mod server_info;
 mod server_settings;
 pub mod server_trials;
 pub mod servers;
-pub mod sign_in_data;
+pub mod sessions;
 mod trial_list;
-pub mod views;
 pub mod webhooks;
 
 #[cfg(test)]
@@ -65,14 +65,14 @@ use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use tokio::time::Instant;
 
-pub use caller::{AccessData, Caller};
+pub use caller::{AccessData, Caller, SignInData};
 pub use events::FeedAccess;
 pub use first_steps::AgentCommand;
 pub use query::Query;
 pub use server_accounts::ServerAccounts;
-pub use sign_in_data::SignInData;
+pub use server_info::{RoutedServers, ServerInfo, ServerSource};
+pub use sessions::SessionSource;
 pub use trial_list::ServerTrials;
-pub use views::{RoutedServers, ServerInfo, ServersView, SessionsView};
 
 use countersign_http::{
     methods::{self, READ_METHODS, get_or_head},
@@ -84,7 +84,7 @@ use countersign_review::Changes;
 use countersign_rulings::{
     rule_counts::RuleCounts, standing_rules::StandingRuleService, tool_acceptance::ToolAcceptances,
 };
-use countersign_runtime::large_messages::offload;
+use countersign_runtime::{background::spawn_with_result, large_messages::offload};
 use countersign_webhooks::Webhooks;
 
 /// The data of the endpoints. Each receives its part as `web::Data`, one for all workers.
@@ -96,8 +96,8 @@ pub struct RestData {
     pub feed: web::Data<FeedAccess>,
     pub agent_command: web::Data<AgentCommand>,
     pub changes: web::Data<Changes>,
-    pub sessions: web::Data<dyn SessionsView>,
-    pub servers: web::Data<dyn ServersView>,
+    pub sessions: web::Data<dyn SessionSource>,
+    pub servers: web::Data<dyn ServerSource>,
     pub reloader: web::Data<Reloader>,
     pub acceptances: web::Data<ToolAcceptances>,
     pub standing_rules: web::Data<StandingRuleService>,
@@ -124,7 +124,7 @@ impl Route {
 
 const POST: &str = "POST";
 
-/// Builds a route. `QUERY` comes before one that has a query.
+/// Builds a route. `QUERY` before it means that its handlers of GET and DELETE read the query.
 macro_rules! route {
     (QUERY $($route:tt)+) => {
         Route { has_query: true, ..route!($($route)+) }
@@ -145,7 +145,7 @@ macro_rules! route {
     };
 }
 
-/// Begins the route of a GET or HEAD request.
+/// Begins a route for GET and HEAD.
 fn read() -> actix_web::Route {
     web::route().guard(get_or_head())
 }
@@ -193,7 +193,7 @@ pub const ROUTES: &[Route] = &[
     route!(QUERY READ "/api/webhooks/{name}/deliveries", webhooks::deliveries),
     route!(POST "/api/webhooks/{name}/retry", webhooks::retry),
     route!(POST "/api/webhooks/{name}/test", webhooks::test),
-    route!(QUERY READ "/api/sessions", views::sessions),
+    route!(QUERY READ "/api/sessions", sessions::list),
     route!(READ "/api/nodes", nodes::list),
     route!(QUERY "/api/servers", "GET, HEAD, POST"; read => servers::list, post => server_edits::add),
     route!(READ "/api/server-file", server_edits::file),
@@ -225,7 +225,8 @@ pub fn routes(data: &RestData, config: &mut ServiceConfig) {
     config.app_data(data.reloader).app_data(data.acceptances).app_data(data.standing_rules);
     config.app_data(data.rule_counts).app_data(data.trials).app_data(data.webhooks);
     for route in ROUTES {
-        let resource = (route.build)(web::resource(route.path)).default_service(methods::refuse_others(route.allow));
+        let resource =
+            (route.build)(web::resource(route.path)).default_service(methods::refuse_other_methods(route.allow));
         let limit = move |request: ServiceRequest, next: Next<BoxBody>| limit_request(route, request, next);
         config.service(resource.wrap(from_fn(limit)));
     }
@@ -294,18 +295,32 @@ fn path_id(request: &HttpRequest) -> Option<&str> {
     is_legal.then_some(id)
 }
 
-/// Responds like [`json_ok`]. A text of about `bytes` bytes that is large is written on another thread.
-async fn json_ok_sized(bytes: usize, body: impl Serialize + Send + 'static) -> Result<HttpResponse, Problem> {
-    json_response(offload(bytes, move || serde_json::to_vec(&body)).await?)
+/// Runs work in a task of its own, so that a client that disconnects cannot interrupt it.
+///
+/// # Errors
+/// `INTERNAL_ERROR` with this message if the work did not end.
+async fn run_uninterrupted<T: 'static>(
+    work: impl Future<Output = T> + 'static,
+    unfinished: &'static str,
+) -> Result<T, Problem> {
+    spawn_with_result(work).await.map_err(|_| Problem::new(ErrorKind::Internal, unfinished))
 }
 
-/// Responds with JSON.
-fn json_ok(body: &impl Serialize) -> HttpResponse {
-    json_response(serde_json::to_vec(body)).unwrap_or_else(|problem| problem.error_response())
+/// Returns a response like [`json_response`], whose text has about `estimated_bytes`. A large text is written on another thread.
+async fn offload_json_response(
+    estimated_bytes: usize,
+    body: impl Serialize + Send + 'static,
+) -> Result<HttpResponse, Problem> {
+    to_json_response(offload(estimated_bytes, move || serde_json::to_vec(&body)).await?)
 }
 
-/// Responds with a text of JSON, or with the error of writing it.
-fn json_response(text: serde_json::Result<Vec<u8>>) -> Result<HttpResponse, Problem> {
+/// Returns the response with this body as JSON.
+fn json_response(body: &impl Serialize) -> HttpResponse {
+    to_json_response(serde_json::to_vec(body)).unwrap_or_else(|problem| problem.error_response())
+}
+
+/// Returns the response with a text of JSON, or the error of writing it.
+fn to_json_response(text: serde_json::Result<Vec<u8>>) -> Result<HttpResponse, Problem> {
     let text = text.map_err(|error| Problem::new(ErrorKind::Internal, error.to_string()))?;
     Ok(HttpResponse::Ok()
         .insert_header((CACHE_CONTROL, HeaderValue::from_static("no-store")))

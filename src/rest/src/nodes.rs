@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Caller, Problem, json_ok};
+use super::{Caller, Problem, json_response};
 use countersign_review::Changes;
 use countersign_store::nodes::Node;
 
@@ -82,7 +82,7 @@ pub async fn list(_: Caller, changes: web::Data<Changes>) -> Result<HttpResponse
         is_self: node.is_self,
         running: node.running,
     };
-    Ok(json_ok(&NodeList { nodes: nodes.iter().map(info).collect() }))
+    Ok(json_response(&NodeList { nodes: nodes.iter().map(info).collect() }))
 }
 
 /// Returns the servers that the node reaches and no other live node does.

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Caller, Problem, Query, ServersView, json_ok};
+use super::{Caller, Problem, Query, ServerSource, json_response};
 use countersign_domain::changes::ChangeState;
 use countersign_protocol::ErrorKind;
 use countersign_review::Changes;
@@ -25,15 +25,15 @@ const CALL_PERIODS: u64 = 36;
 
 /// The time that an overview covers, in equal periods.
 #[derive(Clone, Copy)]
-struct Range {
+struct OverviewRange {
     name: &'static str,
     periods: i32,
     period: SignedDuration,
 }
 
-const RANGES: [Range; 2] = [
-    Range { name: "24h", periods: 24, period: SignedDuration::from_hours(1) },
-    Range { name: "30d", periods: 30, period: SignedDuration::from_hours(24) },
+const RANGES: [OverviewRange; 2] = [
+    OverviewRange { name: "24h", periods: 24, period: SignedDuration::from_hours(1) },
+    OverviewRange { name: "30d", periods: 30, period: SignedDuration::from_hours(24) },
 ];
 
 /// The changes that wait for a decision.
@@ -147,7 +147,7 @@ pub async fn get(
     _: Caller,
     request: HttpRequest,
     changes: web::Data<Changes>,
-    servers: web::Data<dyn ServersView>,
+    servers: web::Data<dyn ServerSource>,
 ) -> Result<HttpResponse, Problem> {
     let query = Query::read(&request, &["range"])?;
     let name = query.get("range").unwrap_or("24h");
@@ -156,21 +156,16 @@ pub async fn get(
     let now = Timestamp::now();
     let since = now - range.period * range.periods;
     let records = changes.overview(since).await?;
-    let servers = servers.servers().await;
+    let servers = servers.list_servers().await;
     let is_down = |status: &str| matches!(status, "down" | "connecting");
     let servers_down = servers.into_iter().filter(|server| is_down(server.status)).map(|server| server.name).collect();
     let calls = summarize_calls(&CallHistory::global().minutes(), now);
-    Ok(json_ok(&summarize(&records, range, now, servers_down, calls)))
+    Ok(json_response(&Overview { servers_down, calls, ..summarize(&records, range, now) }))
 }
 
-/// Summarizes the records of the store. Their transitions are newest first, and their waiting changes oldest first.
-fn summarize(
-    records: &OverviewRecords,
-    range: Range,
-    now: Timestamp,
-    servers_down: Vec<String>,
-    calls: Vec<CallPeriod>,
-) -> Overview {
+/// Summarizes the records of the store, whose transitions are newest first and whose waiting changes are oldest first. The
+/// overview has neither servers nor calls yet.
+fn summarize(records: &OverviewRecords, range: OverviewRange, now: Timestamp) -> Overview {
     let since = now - range.period * range.periods;
     let start_of = |index: i32| since + range.period * index;
     let mut periods: Vec<Period> =
@@ -208,12 +203,12 @@ fn summarize(
             .into_iter()
             .map(|((server, name), outcomes)| ToolOutcomes { server, name, outcomes })
             .collect(),
-        servers_down,
-        calls,
+        servers_down: Vec::new(),
+        calls: Vec::new(),
     }
 }
 
-/// A transition that the overview counts.
+/// The kind of a transition that the overview counts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CountedTransition {
     Proposed,
@@ -227,7 +222,7 @@ impl CountedTransition {
         matches!(self, Self::Approved | Self::Rejected)
     }
 
-    /// Returns a number that is equal for transitions of which only the newest of a change counts.
+    /// Returns the number of the group of the transition. Of each group, only the newest transition of a change counts.
     const fn group(self) -> u8 {
         match self {
             Self::Proposed => 0,
@@ -344,7 +339,7 @@ mod tests {
         ];
         let records =
             OverviewRecords { transitions, waiting_since: vec![time_at(-90_000), time_at(80)], is_complete: true };
-        let overview = summarize(&records, RANGES[0], time_at(100), vec![], vec![]);
+        let overview = summarize(&records, RANGES[0], time_at(100));
         let totals = Outcomes { proposed: 2, approved: 1, rejected: 1, failed: 1 };
         assert_eq!((overview.totals, overview.tools[0].outcomes), (totals, totals));
         assert_eq!(overview.periods.last().map(|period| period.outcomes), Some(totals));
@@ -357,7 +352,7 @@ mod tests {
 
     #[test]
     fn empty_store_has_an_overview() {
-        let overview = summarize(&OverviewRecords::default(), RANGES[1], time_at(0), vec![], vec![]);
+        let overview = summarize(&OverviewRecords::default(), RANGES[1], time_at(0));
         assert_eq!((overview.periods.len(), overview.totals), (30, Outcomes::default()));
         assert_eq!((overview.decision_times.median_ms, overview.waiting.oldest_at), (None, None));
     }

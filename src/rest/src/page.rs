@@ -8,7 +8,7 @@ use super::{Problem, Query};
 use countersign_protocol::ErrorKind;
 use countersign_review::Page;
 
-/// The parameters of a list with a default size of pages.
+/// The parameters of a list that is always shown in pages.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct PageParams {
@@ -20,7 +20,7 @@ pub struct PageParams {
     pub cursor: Option<String>,
 }
 
-/// The parameters of a list that is whole without them.
+/// The parameters of a list that is shown as a whole without them.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct OptionalPageParams {
@@ -36,7 +36,7 @@ pub struct OptionalPageParams {
 ///
 /// # Errors
 /// `INVALID_PARAMS` for an invalid limit or cursor.
-pub fn by_key<T, K: Ord + std::fmt::Display + std::str::FromStr>(
+pub fn cut_by_key<T, K: Ord + std::fmt::Display + std::str::FromStr>(
     query: &Query,
     items: Vec<T>,
     key: impl Fn(&T) -> K,
@@ -47,7 +47,7 @@ pub fn by_key<T, K: Ord + std::fmt::Display + std::str::FromStr>(
         Problem::new(ErrorKind::InvalidParams, "this cursor is not valid here; leave it out to begin again")
     })?;
     let start = after.map_or(0, |after| items.partition_point(|item| key(item) <= after));
-    Ok(cut(items, start, limit, |last| key(last).to_string()))
+    Ok(cut_page(items, start, limit, |last| key(last).to_string()))
 }
 
 /// Returns a page of a list in any order, or the whole list if neither a limit nor a cursor is given. The cursor is the name of
@@ -55,7 +55,7 @@ pub fn by_key<T, K: Ord + std::fmt::Display + std::str::FromStr>(
 ///
 /// # Errors
 /// `INVALID_PARAMS` for an invalid limit, and for a cursor that names no item.
-pub fn by_name<T>(query: &Query, items: Vec<T>, name: impl Fn(&T) -> &str) -> Result<Page<T>, Problem> {
+pub fn cut_by_name<T>(query: &Query, items: Vec<T>, name: impl Fn(&T) -> &str) -> Result<Page<T>, Problem> {
     let cursor = query.get("cursor");
     let limit = if query.get("limit").is_none() && cursor.is_none() { usize::MAX } else { query.limit()? };
     let unknown = || {
@@ -68,10 +68,10 @@ pub fn by_name<T>(query: &Query, items: Vec<T>, name: impl Fn(&T) -> &str) -> Re
         None => 0,
         Some(cursor) => items.iter().position(|item| name(item) == cursor).ok_or_else(unknown)? + 1,
     };
-    Ok(cut(items, start, limit, |last| name(last).to_owned()))
+    Ok(cut_page(items, start, limit, |last| name(last).to_owned()))
 }
 
-fn cut<T>(items: Vec<T>, start: usize, limit: usize, cursor: impl Fn(&T) -> String) -> Page<T> {
+fn cut_page<T>(items: Vec<T>, start: usize, limit: usize, cursor: impl Fn(&T) -> String) -> Page<T> {
     let has_more = items.len() - start > limit;
     let items: Vec<T> = items.into_iter().skip(start).take(limit).collect();
     let next_cursor = items.last().filter(|_| has_more).map(cursor);
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     fn page(query: &str, items: &[u32]) -> Result<Page<u32>, Problem> {
-        by_key(&Query::parse(query, &["limit", "cursor"]).unwrap(), items.to_vec(), |item| *item)
+        cut_by_key(&Query::parse(query, &["limit", "cursor"]).unwrap(), items.to_vec(), |item| *item)
     }
 
     #[test]
@@ -101,7 +101,7 @@ mod tests {
     fn unsorted_list_is_whole_without_limit_or_cursor() {
         let page = |query: &str| {
             let query = Query::parse(query, &["limit", "cursor"]).unwrap();
-            by_name(&query, vec!["z", "a", "m"], |item| item)
+            cut_by_name(&query, vec!["z", "a", "m"], |item| item)
         };
         assert_eq!(page("").unwrap(), Page { items: vec!["z", "a", "m"], next_cursor: None });
         let first = page("limit=2").unwrap();

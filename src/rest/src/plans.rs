@@ -10,7 +10,7 @@ use super::{
     Caller, Problem,
     body::{self, Body, Submission},
     changes::request_problem,
-    json_ok_sized, path_id,
+    offload_json_response, path_id,
 };
 use countersign_domain::changes::{ReviewVerdict, plan::MAX_STEPS};
 use countersign_protocol::ErrorKind;
@@ -22,7 +22,7 @@ fn plan_not_found() -> Problem {
 
 async fn plan_response(plan: Plan) -> Result<HttpResponse, Problem> {
     let bytes = plan.changes.iter().map(|change| change.estimated_size()).sum();
-    json_ok_sized(bytes, plan).await
+    offload_json_response(bytes, plan).await
 }
 
 /// Returns a plan with all its changes, in order.

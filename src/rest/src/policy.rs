@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use super::{
     Problem,
     body::{self, Body, Submission},
-    json_ok,
+    json_response,
 };
 use countersign_domain::{
     changes::Terms,
@@ -98,11 +98,6 @@ pub enum TestSubject {
 }
 
 impl PolicyTestRequest {
-    /// Returns the tool, if the test is about one.
-    pub fn tool(&self) -> Option<&str> {
-        self.tool.as_deref()
-    }
-
     /// Evaluates the rules of a table, whose conditions may be slow. Nothing is called, proposed or counted.
     ///
     /// # Errors
@@ -228,5 +223,5 @@ pub async fn test(
     // The test runs on the blocking pool, because conditions may be slow.
     let tested = background::spawn_blocking(move || submission.body.evaluate(&table)).await;
     let tested = tested.map_err(|_| Problem::new(ErrorKind::Internal, "the policy could not be evaluated"))?;
-    Ok(json_ok(&tested?))
+    Ok(json_response(&tested?))
 }

@@ -8,7 +8,7 @@ use super::{
     Caller, Problem,
     body::{Body, Submission},
     file_edits::{Editor, FileState, check_editing_is_on, to_problem},
-    json_ok,
+    json_response,
     rules::ChangeLink,
 };
 use countersign_config::edit::{
@@ -53,7 +53,7 @@ pub async fn file(
 ) -> Result<HttpResponse, Problem> {
     let (state, read) = FileState::read(&caller.principal, &request, &reloader).await?;
     let rules = read.and_then(|file| rules_in(file.text()).ok()).unwrap_or_default();
-    Ok(json_ok(&PolicyFile { state, rules }))
+    Ok(json_response(&PolicyFile { state, rules }))
 }
 
 /// A rule of the new list. It is either the present rule at the index `kept`, or a rule with the keys `settings`, which may
@@ -173,9 +173,9 @@ pub async fn replace(
     if preview {
         let (summary, config) = reloader.preview_edit(&file, &list).map_err(|error| with_yaml(to_problem(error)))?;
         let dry_run = standing_rules.dry_run(&config.policy).await?;
-        return Ok(json_ok(&PolicyEditResult { summary, yaml, dry_run: Some(dry_run.into()) }));
+        return Ok(json_response(&PolicyEditResult { summary, yaml, dry_run: Some(dry_run.into()) }));
     }
     check_editing_is_on(&reloader)?;
     let summary = editor.edit_file(list, version).await.map_err(with_yaml)?;
-    Ok(json_ok(&PolicyEditResult { summary, yaml, dry_run: None }))
+    Ok(json_response(&PolicyEditResult { summary, yaml, dry_run: None }))
 }

@@ -6,7 +6,7 @@ use actix_web::{HttpResponse, web};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Caller, Problem, json_ok};
+use super::{Caller, Problem, json_response};
 use countersign_config::show::rule_settings;
 use countersign_domain::policy::{DEFAULT_IDENTITY, Policy, Verdict};
 use countersign_protocol::ErrorKind;
@@ -80,7 +80,7 @@ pub async fn get(
     let table = standing_rules.routes().load_full();
     let policy = table.policy.as_ref();
     let policy = policy.ok_or_else(|| Problem::new(ErrorKind::Internal, "there is no policy yet"))?;
-    Ok(json_ok(&policy_in_force(policy, &table, &totals)))
+    Ok(json_response(&policy_in_force(policy, &table, &totals)))
 }
 
 fn policy_in_force(policy: &Policy, table: &RouteTable, totals: &BTreeMap<String, VerdictTotals>) -> PolicyInForce {

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use super::{
     Problem,
     body::{self, Body, Submission},
-    json_ok,
+    json_response,
 };
 use countersign_domain::changes::{Diff, Operation, Preview, PreviewNote, Target, visible::quoted};
 use countersign_protocol::{ErrorKind, McpError};
@@ -80,5 +80,5 @@ pub async fn test(
     let context = CallContext { cancel, ..CallContext::new(principal) };
     let preview = limit_time(previews::preview(&directory, &provider, &tool, &arguments, &context)).await?;
     let Preview { note, operation, target, summary, diff, .. } = preview;
-    Ok(json_ok(&PreviewTest { server, tool, operation, target, summary, preview: note, diff }))
+    Ok(json_response(&PreviewTest { server, tool, operation, target, summary, preview: note, diff }))
 }

@@ -6,6 +6,7 @@ use serde::de::{DeserializeOwned, IntoDeserializer as _, value::Error as ValueEr
 use super::Problem;
 use countersign_protocol::ErrorKind;
 
+/// Maximum size in bytes of a value.
 const MAX_VALUE_BYTES: usize = 1024;
 /// Maximum number of items of a list.
 const MAX_LIST_ITEMS: usize = 64;
@@ -14,7 +15,8 @@ const MAX_LIST_ITEMS: usize = 64;
 #[derive(Debug)]
 pub struct Query(Vec<(String, String)>);
 
-fn refuse(reason: String) -> Problem {
+/// Creates the problem of a parameter that is refused.
+fn invalid_params(reason: String) -> Problem {
     Problem::new(ErrorKind::InvalidParams, reason)
 }
 
@@ -29,19 +31,19 @@ impl Query {
 
     pub(super) fn parse(text: &str, known_names: &[&str]) -> Result<Self, Problem> {
         let pairs = web::Query::<Vec<(String, String)>>::from_query(text)
-            .map_err(|_| refuse("the query string cannot be read".into()))?
+            .map_err(|_| invalid_params("the query string cannot be read".into()))?
             .into_inner();
         for (index, (name, value)) in pairs.iter().enumerate() {
             if !known_names.contains(&name.as_str()) {
                 let escaped_name = name.escape_default().to_string();
                 let known = if known_names.is_empty() { "none".to_owned() } else { known_names.join(", ") };
-                return Err(refuse(format!("unknown parameter {escaped_name:.60}; known: {known}")));
+                return Err(invalid_params(format!("unknown parameter {escaped_name:.60}; known: {known}")));
             }
             if pairs.iter().take(index).any(|(other, _)| other == name) {
-                return Err(refuse(format!("{name} is given twice")));
+                return Err(invalid_params(format!("{name} is given twice")));
             }
             if value.len() > MAX_VALUE_BYTES {
-                return Err(refuse(format!("{name} is too long")));
+                return Err(invalid_params(format!("{name} is too long")));
             }
         }
         Ok(Self(pairs))
@@ -58,7 +60,7 @@ impl Query {
     pub fn limit(&self) -> Result<usize, Problem> {
         match usize::try_from(self.number("limit")?.unwrap_or(50)) {
             Ok(limit @ 1..=200) => Ok(limit),
-            _ => Err(refuse("limit must be 1 to 200".into())),
+            _ => Err(invalid_params("limit must be 1 to 200".into())),
         }
     }
 
@@ -68,7 +70,7 @@ impl Query {
     /// `INVALID_PARAMS`
     pub fn number(&self, name: &str) -> Result<Option<u64>, Problem> {
         let Some(text) = self.get(name) else { return Ok(None) };
-        parse_number(text).map(Some).ok_or_else(|| refuse(format!("{name} must be a whole number")))
+        parse_number(text).map(Some).ok_or_else(|| invalid_params(format!("{name} must be a whole number")))
     }
 
     /// Returns `true` for `true`, and `false` for `false` or without a value.
@@ -77,7 +79,7 @@ impl Query {
     /// `INVALID_PARAMS`
     pub fn boolean(&self, name: &str) -> Result<bool, Problem> {
         let Some(text) = self.get(name) else { return Ok(false) };
-        text.parse().map_err(|_| refuse(format!("{name} must be true or false")))
+        text.parse().map_err(|_| invalid_params(format!("{name} must be true or false")))
     }
 
     /// Returns a time (RFC 3339).
@@ -88,7 +90,7 @@ impl Query {
         let Some(text) = self.get(name) else { return Ok(None) };
         // A plus sign that was not escaped arrives as a space.
         let time = text.replace(' ', "+").parse();
-        time.map(Some).map_err(|_| refuse(format!("{name} must be a time like 2026-07-28T12:00:00Z")))
+        time.map(Some).map_err(|_| invalid_params(format!("{name} must be a time like 2026-07-28T12:00:00Z")))
     }
 
     /// Returns the values of a comma-separated list whose items are texts or names of an enumeration.
@@ -99,13 +101,13 @@ impl Query {
         let words = self.get(name).unwrap_or_default().split(',').map(str::trim).filter(|word| !word.is_empty());
         let words: Vec<&str> = words.collect();
         if words.len() > MAX_LIST_ITEMS {
-            return Err(refuse(format!("{name} has more than {MAX_LIST_ITEMS} values")));
+            return Err(invalid_params(format!("{name} has more than {MAX_LIST_ITEMS} values")));
         }
         words
             .into_iter()
             .map(|word| {
                 T::deserialize(word.into_deserializer())
-                    .map_err(|error: ValueError| refuse(format!("{name}: {:.300}", error.to_string())))
+                    .map_err(|error: ValueError| invalid_params(format!("{name}: {:.300}", error.to_string())))
             })
             .collect()
     }

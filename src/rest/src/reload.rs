@@ -9,11 +9,10 @@ use utoipa::ToSchema;
 use super::{
     Caller, Problem,
     body::{Body, Submission},
-    json_ok,
+    json_response, run_uninterrupted,
 };
 use countersign_protocol::ErrorKind;
 use countersign_reload::{ConsentError, ReloadStatus, Reloader, settings_view::ActiveConfig};
-use countersign_runtime::background;
 
 /// Returns the last reload of the configuration, and the changes that wait.
 ///
@@ -22,7 +21,7 @@ use countersign_runtime::background;
 #[utoipa::path(get, path = "/api/reload", operation_id = "getReload", responses(
     (status = 200, description = "The last reload and the pending changes", body = ReloadStatus)))]
 pub async fn status(caller: Caller, reloader: web::Data<Reloader>) -> HttpResponse {
-    json_ok(&visible_status(&caller, &reloader))
+    json_response(&visible_status(&caller, &reloader))
 }
 
 /// Returns the status. Viewers get no lines of a new file, because no reviewer has read them yet.
@@ -44,7 +43,7 @@ fn visible_status(caller: &Caller, reloader: &Reloader) -> ReloadStatus {
     (status = 200, description = "The configuration", body = ActiveConfig)))]
 pub async fn active_config(caller: Caller, reloader: web::Data<Reloader>) -> HttpResponse {
     let ReloadStatus { file, waiting, .. } = visible_status(&caller, &reloader);
-    json_ok(&ActiveConfig { file, settings: reloader.settings(), waiting })
+    json_response(&ActiveConfig { file, settings: reloader.settings(), waiting })
 }
 
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq, ToSchema)]
@@ -72,12 +71,9 @@ pub async fn consent(
     reloader: web::Data<Reloader>,
 ) -> Result<HttpResponse, Problem> {
     let deciding = Arc::clone(&reloader);
-    // The decision runs in its own task, so that a client that disconnects cannot interrupt it half-way.
-    let decided = background::spawn_with_result(async move {
-        deciding.decide(&body.digest, body.verdict == ConsentVerdict::Accept, &principal.name).await
-    });
-    let decided = decided.await.map_err(|_| Problem::new(ErrorKind::Internal, "the decision was not carried out"))?;
-    decided.map_err(|error| {
+    let decision =
+        async move { deciding.decide(&body.digest, body.verdict == ConsentVerdict::Accept, &principal.name).await };
+    run_uninterrupted(decision, "the decision was not carried out").await?.map_err(|error| {
         let kind = match &error {
             ConsentError::NothingPending => ErrorKind::NotFound,
             ConsentError::Superseded | ConsentError::DecidedElsewhere => ErrorKind::VersionConflict,
@@ -86,5 +82,5 @@ pub async fn consent(
         };
         Problem::new(kind, error.to_string())
     })?;
-    Ok(json_ok(&reloader.status()))
+    Ok(json_response(&reloader.status()))
 }

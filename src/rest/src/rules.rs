@@ -11,7 +11,7 @@ use super::{
     Caller, Problem, Query,
     body::{self, Body, Submission},
     changes::change_not_found,
-    json_ok,
+    json_response,
     page::{self, OptionalPageParams},
     path_id,
 };
@@ -47,8 +47,8 @@ pub async fn list(
     standing_rules: web::Data<StandingRuleService>,
 ) -> Result<HttpResponse, Problem> {
     let query = Query::read(&request, &["limit", "cursor"])?;
-    let page = page::by_name(&query, standing_rules.list(), |rule| &rule.id)?;
-    Ok(json_ok(&Rules { rules: page.items, next_cursor: page.next_cursor }))
+    let page = page::cut_by_name(&query, standing_rules.list(), |rule| &rule.id)?;
+    Ok(json_response(&Rules { rules: page.items, next_cursor: page.next_cursor }))
 }
 
 impl Body for RuleRequest {}
@@ -67,7 +67,7 @@ pub async fn create(
 ) -> Result<HttpResponse, Problem> {
     let request = RuleRequest { comment: body::normalize_comment(body.comment)?, ..body };
     let change = changes.get(&id).await?.ok_or_else(change_not_found)?;
-    Ok(json_ok(&standing_rules.create(&change, &principal, request).await?))
+    Ok(json_response(&standing_rules.create(&change, &principal, request).await?))
 }
 
 /// The rules that the history of a tool suggests.
@@ -149,7 +149,7 @@ pub async fn suggest(
         matched: ChangeLinks::new(&matched),
         unmatched: ChangeLinks::new(&unmatched),
     };
-    Ok(json_ok(&SuggestionList {
+    Ok(json_response(&SuggestionList {
         suggestions: suggestions.rules.into_iter().map(view).collect(),
         complete: suggestions.is_complete,
     }))
@@ -176,5 +176,5 @@ pub async fn revoke(
     standing_rules: web::Data<StandingRuleService>,
 ) -> Result<HttpResponse, Problem> {
     let comment = body::normalize_comment(body.comment)?;
-    Ok(json_ok(&standing_rules.revoke(&id, &principal, comment.as_deref()).await?))
+    Ok(json_response(&standing_rules.revoke(&id, &principal, comment.as_deref()).await?))
 }

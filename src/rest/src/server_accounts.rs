@@ -5,7 +5,7 @@
 
 use actix_web::{HttpRequest, HttpResponse, cookie::Cookie, http::header::ORIGIN, web};
 use async_trait::async_trait;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use url::Url;
@@ -14,8 +14,8 @@ use utoipa::ToSchema;
 use super::{
     AccessData, Caller, Problem,
     account::set_cookie,
-    identity_provider::{CallbackParams, flow_cookie, redirect},
-    json_ok, path_name,
+    identity_provider::{CallbackParams, FlowCookies, redirect},
+    json_response, path_name,
 };
 use countersign_accounts::{
     AccountStatus, CONSENT_COOKIE, ConnectError, MAX_CONSENT_DURATION, StartedConsent, server_page,
@@ -112,8 +112,9 @@ pub async fn connect(
     check_host(&request, &accounts.connect_url(&server))?;
     let started = accounts.begin_connection(&server, &caller.principal).await;
     let StartedConsent { url, cookie } = started.map_err(|error| Problem::new(error_kind(error), error.to_string()))?;
-    let cookie = flow_cookie(&access.authentication, COOKIE_PATH, (CONSENT_COOKIE, cookie), MAX_CONSENT_DURATION);
-    let mut response = json_ok(&AuthorizationPage { url });
+    let cookies = FlowCookies { authentication: &access.authentication, path: COOKIE_PATH };
+    let cookie = cookies.build(CONSENT_COOKIE, cookie, MAX_CONSENT_DURATION);
+    let mut response = json_response(&AuthorizationPage { url });
     set_cookie(&mut response, &cookie)?;
     Ok(response)
 }
@@ -151,8 +152,8 @@ pub async fn finish(
     let mut response = redirect(&page);
     // The cookie may belong to another connection, which was begun in another tab and can still be finished.
     if finished != Err(ConnectError::Interrupted) {
-        let cookie = (CONSENT_COOKIE, String::new());
-        response.cookie(flow_cookie(&access.authentication, COOKIE_PATH, cookie, SignedDuration::ZERO));
+        let cookies = FlowCookies { authentication: &access.authentication, path: COOKIE_PATH };
+        response.cookie(cookies.build_removal(CONSENT_COOKIE));
     }
     response.finish()
 }
@@ -174,7 +175,7 @@ pub async fn disconnect(
     accounts: web::Data<dyn ServerAccounts>,
 ) -> Result<HttpResponse, Problem> {
     let disconnected = accounts.disconnect(&path_name(&request), &caller.principal).await?;
-    Ok(json_ok(&Disconnected { disconnected }))
+    Ok(json_response(&Disconnected { disconnected }))
 }
 
 /// Describes the gateway as a client of authorization servers (OAuth Client ID Metadata Document).
@@ -185,7 +186,10 @@ pub async fn client_metadata(
     request: HttpRequest,
     accounts: web::Data<dyn ServerAccounts>,
 ) -> Result<HttpResponse, Problem> {
-    accounts.client_metadata().map(|metadata| json_ok(&metadata)).ok_or_else(|| Problem::not_found(request.path()))
+    accounts
+        .client_metadata()
+        .map(|metadata| json_response(&metadata))
+        .ok_or_else(|| Problem::not_found(request.path()))
 }
 
 const fn error_kind(error: ConnectError) -> ErrorKind {

@@ -14,7 +14,7 @@ use super::{
     Caller, Problem, Query,
     body::{Body, Submission},
     file_edits::{Editor, FileState, check_editing_is_on, to_problem},
-    json_ok, path_name,
+    json_response, path_name,
     server_settings::{has_same_target, is_disabled, is_enabled, settings_from_form, with_old_secrets},
     trial_list::ServerTrials,
 };
@@ -37,8 +37,7 @@ const MAX_EDIT_BYTES: usize = MAX_PASTE_BYTES + 4096;
 /// The servers of the configuration file.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[schema(as = ServerFile)]
-struct FileView {
+struct ServerFile {
     #[serde(flatten)]
     state: FileState,
     /// `true` if the caller may test and save a server without anybody's consent.
@@ -60,7 +59,7 @@ struct ConfiguredServer {
 ///
 /// Values that could be secret are replaced by `[secret]`. An edit that sends such a placeholder back keeps the value.
 #[utoipa::path(get, path = "/api/server-file", operation_id = "getServerFile", responses(
-    (status = 200, description = "The servers of the file", body = FileView)))]
+    (status = 200, description = "The servers of the file", body = ServerFile)))]
 pub async fn file(
     caller: Caller,
     request: HttpRequest,
@@ -71,7 +70,7 @@ pub async fn file(
     let servers = read.map(|file| list_servers(file.text(), may_read)).unwrap_or_default();
     let is_at_machine = Editor::new(&caller.principal, &request, &reloader).is_ok_and(|editor| editor.is_at_machine);
     let may_test = state.may_edit && is_at_machine;
-    Ok(json_ok(&FileView { state, may_test, servers }))
+    Ok(json_response(&ServerFile { state, may_test, servers }))
 }
 
 /// Returns the servers of the file, with their settings if the caller may see them.
@@ -216,7 +215,7 @@ pub async fn remove(
     reloader: web::Data<Reloader>,
     trials: web::Data<ServerTrials>,
 ) -> Result<HttpResponse, Problem> {
-    let editor = Editor::new(caller.reviewer()?, &request, &reloader)?;
+    let editor = Editor::new(caller.require_reviewer()?, &request, &reloader)?;
     let query = Query::read(&request, &["version", "preview"])?;
     let version = query.get("version").unwrap_or_default().to_owned();
     let mut draft = EditDraft::begin(editor, version, query.boolean("preview")?).await?;
@@ -299,7 +298,7 @@ impl<'a> EditDraft<'a> {
             let edited = editor.edit_file(changes, version).await;
             edited.map_err(|problem| problem.with("yaml", yaml.clone()))?
         };
-        Ok(json_ok(&EditResult {
+        Ok(json_response(&EditResult {
             summary,
             needs_consent,
             servers,

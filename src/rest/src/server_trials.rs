@@ -14,7 +14,7 @@ use super::{
     Caller, Problem,
     body::{Body, Submission},
     file_edits::{Editor, check_editing_is_on, edit_file, to_problem},
-    json_ok,
+    json_response, run_uninterrupted,
     server_settings::{has_same_target, is_enabled, settings_from_form, with_old_secrets},
     trial_list::{ServerTrials, Trial, TrialPurpose, TrialState, TrialWork, check_consent_size},
 };
@@ -121,7 +121,7 @@ pub async fn start(
         run(&trial.id, None, &reloader, &trials).await
     };
     started.inspect_err(|_| trials.remove_waiting(&trial.id))?;
-    Ok(json_ok(&trials.find(&trial.id)?))
+    Ok(json_response(&trials.find(&trial.id)?))
 }
 
 /// Lists the trials, and the edits that waited for consent, newest first.
@@ -133,7 +133,7 @@ pub async fn list(caller: Caller, trials: web::Data<ServerTrials>) -> HttpRespon
     let may_decide = caller.principal.role.may_decide();
     let visible_to_caller = |trial: Trial| if may_decide { trial } else { trial.for_viewer() };
     let trials = trials.lock().iter().cloned().map(visible_to_caller).collect();
-    json_ok(&Trials { trials })
+    json_response(&Trials { trials })
 }
 
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq, ToSchema)]
@@ -172,7 +172,7 @@ pub async fn decide(
             TrialPurpose::Save => "server_edit_refused",
         };
         trial.record(event, &principal, &reloader).await?;
-        return Ok(json_ok(&trials.find(&id)?));
+        return Ok(json_response(&trials.find(&id)?));
     }
     if Person::from_principal(&trial.requester).may_be_same_as(Person::from_principal(&principal)) {
         return Err(Problem::new(ErrorKind::SelfApproval, "somebody else must consent to what you asked for"));
@@ -182,11 +182,10 @@ pub async fn decide(
         return Err(Problem::new(ErrorKind::Forbidden, "servers are not tried or edited here any more"));
     }
     run(&id, Some(&principal), &reloader, &trials).await?;
-    Ok(json_ok(&trials.find(&id)?))
+    Ok(json_response(&trials.find(&id)?))
 }
 
-/// Starts a waiting trial, or makes a waiting edit, in a task of its own. Otherwise, a client that disconnects could leave the
-/// trial running for ever.
+/// Starts a waiting trial, or makes a waiting edit. If a client that disconnects interrupted it, the trial would run for ever.
 async fn run(
     id: &str,
     decided_by: Option<&Arc<Principal>>,
@@ -196,8 +195,8 @@ async fn run(
     let trial = trials.leave_waiting(id, TrialState::Running, decided_by)?;
     let by = Arc::clone(decided_by.unwrap_or(&trial.requester));
     let (reloader, trials) = (web::Data::clone(reloader), web::Data::clone(trials));
-    let result = background::spawn_with_result(async move { carry_out(trial, &by, &reloader, &trials).await }).await;
-    result.map_err(|_| Problem::new(ErrorKind::Internal, "the trial was not carried out"))?
+    let work = async move { carry_out(trial, &by, &reloader, &trials).await };
+    run_uninterrupted(work, "the trial was not carried out").await?
 }
 
 /// Starts the server of a trial that has begun, or makes its edit. The entry in the audit trail precedes it.

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
-    Caller, Problem, Query, ServerAccounts, ServerInfo, ServersView,
+    Caller, Problem, Query, ServerAccounts, ServerInfo, ServerSource,
     body::{self, Body, Submission},
-    json_ok,
+    json_response,
     page::{self, OptionalPageParams},
     path_name,
     server_accounts::AccountInfo,
@@ -58,12 +58,12 @@ struct ServerPage {
 pub async fn list(
     caller: Caller,
     request: HttpRequest,
-    servers: web::Data<dyn ServersView>,
+    servers: web::Data<dyn ServerSource>,
     accounts: web::Data<dyn ServerAccounts>,
     acceptances: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
     let query = Query::read(&request, &["limit", "cursor"])?;
-    let infos = servers.servers().await;
+    let infos = servers.list_servers().await;
     let statuses = accounts.list_statuses(&caller.principal).await?;
     let mut accounts: BTreeMap<String, AccountInfo> =
         statuses.into_iter().map(|status| (status.server.clone(), status.into())).collect();
@@ -74,8 +74,8 @@ pub async fn list(
         account: accounts.remove(&info.name),
         info,
     };
-    let page = page::by_name(&query, infos.into_iter().map(entry).collect(), |entry| &entry.info.name)?;
-    Ok(json_ok(&ServerPage { servers: page.items, next_cursor: page.next_cursor }))
+    let page = page::cut_by_name(&query, infos.into_iter().map(entry).collect(), |entry| &entry.info.name)?;
+    Ok(json_response(&ServerPage { servers: page.items, next_cursor: page.next_cursor }))
 }
 
 /// The tools of a server, or a page of them.
@@ -111,10 +111,10 @@ fn tools_response(name: &str, acceptances: &ToolAcceptances, query: Option<&Quer
     let tools =
         acceptances.tools(name).ok_or_else(|| Problem::new(ErrorKind::NotFound, "there is no server of this name"))?;
     let Page { items, next_cursor } = match query {
-        Some(query) => page::by_name(query, tools, |tool| &tool.name)?,
+        Some(query) => page::cut_by_name(query, tools, |tool| &tool.name)?,
         None => Page { items: tools, next_cursor: None },
     };
-    Ok(json_ok(&ServerTools { name, tools: items, known_reads: acceptances.known_reads(name), next_cursor }))
+    Ok(json_response(&ServerTools { name, tools: items, known_reads: acceptances.known_reads(name), next_cursor }))
 }
 
 fn check_count(tools: &[DefinitionRef], max: usize) -> Result<(), Problem> {

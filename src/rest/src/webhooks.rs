@@ -4,7 +4,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Caller, Problem, Query, json_ok, page::PageParams, path_name};
+use super::{Caller, Problem, Query, json_response, page::PageParams, path_name};
 use countersign_store::webhooks::Delivery;
 use countersign_webhooks::{TestResult, WebhookSummary, Webhooks};
 
@@ -17,7 +17,7 @@ struct WebhookList {
 #[utoipa::path(get, path = "/api/webhooks", operation_id = "listWebhooks", responses(
     (status = 200, description = "The webhooks in the order of the configuration", body = WebhookList)))]
 pub async fn list(_: Caller, webhooks: web::Data<Webhooks>) -> HttpResponse {
-    json_ok(&WebhookList { webhooks: webhooks.list() })
+    json_response(&WebhookList { webhooks: webhooks.list() })
 }
 
 #[derive(Serialize, ToSchema)]
@@ -47,7 +47,7 @@ pub async fn deliveries(
     let has_more = deliveries.len() > limit;
     deliveries.truncate(limit);
     let next_cursor = deliveries.last().filter(|_| has_more).map(|last| last.id.to_string());
-    Ok(json_ok(&WebhookDeliveryPage { deliveries, next_cursor }))
+    Ok(json_response(&WebhookDeliveryPage { deliveries, next_cursor }))
 }
 
 #[derive(Serialize, ToSchema)]
@@ -67,8 +67,8 @@ pub async fn retry(
     request: HttpRequest,
     webhooks: web::Data<Webhooks>,
 ) -> Result<HttpResponse, Problem> {
-    caller.reviewer()?;
-    Ok(json_ok(&RetryResult { again: webhooks.retry(&path_name(&request)).await? }))
+    caller.require_reviewer()?;
+    Ok(json_response(&RetryResult { again: webhooks.retry(&path_name(&request)).await? }))
 }
 
 /// Sends an event of the type `webhook.test`.
@@ -82,6 +82,6 @@ pub async fn test(
     request: HttpRequest,
     webhooks: web::Data<Webhooks>,
 ) -> Result<HttpResponse, Problem> {
-    caller.reviewer()?;
-    Ok(json_ok(&webhooks.send_test(&path_name(&request)).await?))
+    caller.require_reviewer()?;
+    Ok(json_response(&webhooks.send_test(&path_name(&request)).await?))
 }

@@ -3,14 +3,14 @@
 
 use std::{sync::Arc, time::Duration};
 
+use actix::Addr;
 use bytes::{Bytes, BytesMut};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     sync::Notify,
 };
 
-use super::next_pump_id;
-use crate::endpoint::McpEndpoint;
+use crate::{attachment::attach_only_connection, endpoint::McpEndpoint};
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
     body_budget::{ConnectionBudget, Reservation, UNCOUNTED_MESSAGE_BYTES},
@@ -20,7 +20,7 @@ use countersign_protocol::{ErrorKind, McpError, Revision, encode};
 use countersign_runtime::background;
 use countersign_session::{
     Session,
-    actor::{Attach, AttachedConnection, Disconnected, InboundMessage, deliver},
+    actor::{Disconnected, InboundMessage, deliver},
 };
 use countersign_telemetry::metrics::Transport;
 
@@ -40,7 +40,7 @@ pub enum Line {
 }
 
 /// Splits a stream of bytes into lines. Its buffer never exceeds the limit of a line by more than one chunk.
-pub struct Framer {
+pub struct LineSplitter {
     max: usize,
     buffer: BytesMut,
     /// Number of bytes of `buffer` without a newline.
@@ -48,8 +48,8 @@ pub struct Framer {
     is_skipping: bool,
 }
 
-impl Framer {
-    /// Creates a framer for lines of at most `max` bytes.
+impl LineSplitter {
+    /// Creates a splitter for lines of at most `max` bytes.
     pub fn new(max: usize) -> Self {
         Self { max, buffer: BytesMut::new(), searched: 0, is_skipping: false }
     }
@@ -92,8 +92,8 @@ impl Framer {
         }
     }
 
-    /// Returns the bytes after the last newline, once the stream has ended.
-    pub fn rest(&mut self) -> Option<Line> {
+    /// Returns the bytes after the last newline as a line, once the stream has ended.
+    pub fn take_rest(&mut self) -> Option<Line> {
         let rest = self.buffer.split().freeze();
         self.searched = 0;
         if std::mem::take(&mut self.is_skipping) { None } else { self.to_line(rest) }
@@ -119,39 +119,25 @@ where
     W: AsyncWrite + Unpin + 'static,
 {
     if let Err(error) = endpoint.sessions.make_room_for_session(&identity.principal) {
-        let bytes = encode::error(None, &error, Revision::NEWEST_LEGACY);
-        let mut writer = writer;
-        let write_refusal = async {
-            writer.write_all(&bytes).await?;
-            writer.write_all(b"\n").await?;
-            writer.shutdown().await
-        };
-        let _ = tokio::time::timeout(FLUSH_TIMEOUT, write_refusal).await;
+        let _ = tokio::time::timeout(FLUSH_TIMEOUT, write_refusal(writer, &error)).await;
         return;
     }
     let session = Arc::new(endpoint.sessions.create_outbox_session(Transport::Stdio, identity, (0, 0)));
     let actor = Session::open(&endpoint.sessions, Arc::clone(&session), None);
-    let wake_up = Arc::new(Notify::new());
-    let pump_id = next_pump_id();
-    let wake = {
-        let wake_up = Arc::clone(&wake_up);
-        Arc::new(move || wake_up.notify_one())
-    };
-    let cut = {
-        let session = Arc::clone(&session);
-        Arc::new(move || session.end())
-    };
-    let connection = AttachedConnection { id: pump_id, generation: 0, wake, cut, is_alive: Arc::default() };
-    if actor.send(Attach(connection)).await.is_err() {
-        return;
-    }
+    let ended_session = Arc::clone(&session);
+    let attached = attach_only_connection(&actor, Arc::new(move || ended_session.end())).await;
+    let Ok((pump_id, wake_up)) = attached else { return };
     let space_freed = Arc::new(Notify::new());
-    let writing =
-        background::spawn(write(Arc::clone(&session), Arc::clone(&wake_up), Arc::clone(&space_freed), writer));
-    let max = endpoint.transports.stdio.max_message_size;
+    let writing = background::spawn(write(Arc::clone(&session), wake_up, Arc::clone(&space_freed), writer));
+    let receiver = LineReceiver {
+        actor: &actor,
+        session: &session,
+        max_line_bytes: endpoint.transports.stdio.max_message_size,
+        budget: endpoint.connections.new_budget(),
+    };
     tokio::select! {
-        () = read(&actor, &session, &space_freed, reader, (max, endpoint.connections.new_budget())) => {
-            wait_for_last_answers(&session).await;
+        () = receiver.read(reader, &space_freed) => {
+            let _ = tokio::time::timeout(LAST_ANSWERS_TIMEOUT, wait_for_answers(&session)).await;
         }
         () = session.ended.cancelled() => {}
         () = wait_for_drain(&endpoint, &session) => {}
@@ -162,15 +148,18 @@ where
     }
 }
 
-/// Waits until the gateway drains and has answered the session's requests. The session ends at the latest when the drain
-/// does (`limits.drain`). Until then the input is read, because a running call may wait for an answer of its client.
+/// Writes the error with which a peer is refused, and closes the output.
+async fn write_refusal(mut writer: impl AsyncWrite + Unpin, error: &McpError) -> std::io::Result<()> {
+    writer.write_all(&encode::error(None, error, Revision::NEWEST_LEGACY)).await?;
+    writer.write_all(b"\n").await?;
+    writer.shutdown().await
+}
+
+/// Waits until the gateway drains and has answered the session's requests. The session ends at the latest after the drain
+/// (`limits.drain`). Until then the input is read, because a running call may wait for an answer of its client.
 async fn wait_for_drain(endpoint: &McpEndpoint, session: &SessionState) {
     endpoint.shutdown.cancelled().await;
     wait_for_answers(session).await;
-}
-
-async fn wait_for_last_answers(session: &SessionState) {
-    let _ = tokio::time::timeout(LAST_ANSWERS_TIMEOUT, wait_for_answers(session)).await;
 }
 
 /// Waits until no request of the session is in flight.
@@ -180,76 +169,77 @@ async fn wait_for_answers(session: &SessionState) {
     }
 }
 
-async fn read<R: AsyncRead + Unpin>(
-    actor: &actix::Addr<Session>,
-    session: &Arc<SessionState>,
-    space_freed: &Notify,
-    mut reader: R,
-    (max, budget): (usize, Arc<ConnectionBudget>),
-) {
-    let mut framer = Framer::new(max);
-    let mut reservation: Option<Reservation> = None;
-    let mut chunk = vec![0; CHUNK_BYTES];
-    loop {
-        let read_len = match reader.read(&mut chunk).await {
-            Ok(0) => break,
-            Ok(n) => n,
-            Err(error) => {
-                tracing::debug!(%error, "the input of a line transport failed");
-                break;
+/// Passes the lines of a peer to its session.
+struct LineReceiver<'a> {
+    actor: &'a Addr<Session>,
+    session: &'a SessionState,
+    max_line_bytes: usize,
+    budget: Arc<ConnectionBudget>,
+}
+
+impl LineReceiver<'_> {
+    /// Reads until the input or the session ends. `space_freed` is notified when the peer has read something.
+    async fn read(&self, mut reader: impl AsyncRead + Unpin, space_freed: &Notify) {
+        let mut lines = LineSplitter::new(self.max_line_bytes);
+        let mut reservation: Option<Reservation> = None;
+        let mut chunk = vec![0; CHUNK_BYTES];
+        loop {
+            let read_len = match reader.read(&mut chunk).await {
+                Ok(0) => break,
+                Ok(n) => n,
+                Err(error) => {
+                    tracing::debug!(%error, "the input of a line transport failed");
+                    break;
+                }
+            };
+            // Small lines that arrive one by one are not counted. Input for which the budget has no room stays in the pipe.
+            if reservation.is_some() || read_len > UNCOUNTED_MESSAGE_BYTES {
+                let counted = reservation.get_or_insert_with(|| self.budget.new_reservation()).grow(read_len).await;
+                if let Err(error) = counted {
+                    reservation = None;
+                    lines.skip();
+                    self.refuse_line(&error);
+                }
             }
-        };
-        // Small lines that arrive one by one are not counted. Input for which the budget has no room stays in the pipe.
-        if reservation.is_some() || read_len > UNCOUNTED_MESSAGE_BYTES {
-            let counted = reservation.get_or_insert_with(|| budget.new_reservation()).grow(read_len).await;
-            if let Err(error) = counted {
-                reservation = None;
-                framer.skip();
-                refuse(session, &error);
+            lines.push(chunk.get(..read_len).unwrap_or_default());
+            while let Some(line) = lines.next_line() {
+                // A peer is not served faster than it reads answers. The rest of its input stays in the pipe.
+                while matches!(&self.session.channel, Channel::Outbox(outbox) if outbox.is_half_full()) {
+                    space_freed.notified().await;
+                }
+                if !self.handle_line(line, reservation.take()).await {
+                    return;
+                }
             }
         }
-        framer.push(chunk.get(..read_len).unwrap_or_default());
-        while let Some(line) = framer.next_line() {
-            // A peer is not served faster than it reads answers. The rest of its input stays in the pipe.
-            while matches!(&session.channel, Channel::Outbox(outbox) if outbox.is_half_full()) {
-                space_freed.notified().await;
+        if let Some(line) = lines.take_rest() {
+            self.handle_line(line, reservation).await;
+        }
+    }
+
+    /// Passes a line to the session. Returns `false` if the session has ended.
+    async fn handle_line(&self, line: Line, reservation: Option<Reservation>) -> bool {
+        match line {
+            Line::Message(frame) => {
+                let identity = self.session.identity();
+                deliver(self.actor, InboundMessage { identity, frame, reservation }).await.is_ok()
             }
-            if !handle_line(actor, session, line, max, reservation.take()).await {
-                return;
+            Line::TooLong => {
+                let error = McpError::new(ErrorKind::InvalidRequest, "the message is too large");
+                self.refuse_line(&error.with("limit", self.max_line_bytes as u64));
+                true
             }
         }
     }
-    if let Some(line) = framer.rest() {
-        handle_line(actor, session, line, max, reservation).await;
+
+    /// Sends the error of a line that was skipped.
+    fn refuse_line(&self, error: &McpError) {
+        let revision = self.session.legacy_revision().unwrap_or(Revision::NEWEST_LEGACY);
+        self.session.send_unsolicited(encode::error(None, error, revision));
     }
 }
 
-/// Hands a line to the session. Returns `false` if the session has ended.
-async fn handle_line(
-    actor: &actix::Addr<Session>,
-    session: &SessionState,
-    line: Line,
-    max: usize,
-    reservation: Option<Reservation>,
-) -> bool {
-    match line {
-        Line::Message(frame) => {
-            deliver(actor, InboundMessage { identity: session.identity(), frame, reservation }).await.is_ok()
-        }
-        Line::TooLong => {
-            let error = McpError::new(ErrorKind::InvalidRequest, "the message is too large").with("limit", max as u64);
-            refuse(session, &error);
-            true
-        }
-    }
-}
-
-/// Sends the error for a line that was skipped.
-fn refuse(session: &SessionState, error: &McpError) {
-    let revision = session.legacy_revision().unwrap_or(Revision::NEWEST_LEGACY);
-    session.send_unsolicited(encode::error(None, error, revision));
-}
-
+/// Writes the outbox of a session to its peer, until the outbox is closed or writing fails.
 async fn write<W: AsyncWrite + Unpin>(
     session: Arc<SessionState>,
     wake_up: Arc<Notify>,
@@ -293,8 +283,8 @@ mod tests {
     use super::*;
     use crate::testing::TestEndpoint;
 
-    fn all(framer: &mut Framer) -> Vec<Line> {
-        std::iter::from_fn(|| framer.next_line()).collect()
+    fn all(splitter: &mut LineSplitter) -> Vec<Line> {
+        std::iter::from_fn(|| splitter.next_line()).collect()
     }
 
     fn message(text: &'static str) -> Line {
@@ -322,36 +312,36 @@ mod tests {
     fn lines_are_found_in_pieces_of_any_size() {
         let text = b"{\"a\":1}\r\n\n  \n{\"b\":2}\n{\"c\"";
         for cut in 0..text.len() {
-            let mut framer = Framer::new(100);
-            framer.push(&text[..cut]);
-            let mut lines = all(&mut framer);
-            framer.push(&text[cut..]);
-            lines.extend(all(&mut framer));
-            lines.extend(framer.rest());
+            let mut splitter = LineSplitter::new(100);
+            splitter.push(&text[..cut]);
+            let mut lines = all(&mut splitter);
+            splitter.push(&text[cut..]);
+            lines.extend(all(&mut splitter));
+            lines.extend(splitter.take_rest());
             assert_eq!(lines, vec![message("{\"a\":1}"), message("{\"b\":2}"), message("{\"c\"")], "cut at {cut}");
         }
     }
 
     #[test]
     fn line_over_limit_is_skipped() {
-        let mut framer = Framer::new(10);
-        framer.push(&[b'x'; 50]);
-        assert_eq!(all(&mut framer), vec![Line::TooLong]);
-        framer.push(&[b'x'; 50]);
-        assert_eq!(all(&mut framer), vec![]);
-        framer.push(b"xx\nok\n");
-        assert_eq!(all(&mut framer), vec![message("ok")]);
-        assert!(framer.buffer.is_empty());
+        let mut splitter = LineSplitter::new(10);
+        splitter.push(&[b'x'; 50]);
+        assert_eq!(all(&mut splitter), vec![Line::TooLong]);
+        splitter.push(&[b'x'; 50]);
+        assert_eq!(all(&mut splitter), vec![]);
+        splitter.push(b"xx\nok\n");
+        assert_eq!(all(&mut splitter), vec![message("ok")]);
+        assert!(splitter.buffer.is_empty());
     }
 
     #[test]
     fn line_of_exactly_the_limit_passes() {
-        let mut framer = Framer::new(5);
-        framer.push(b"12345\n123456\n");
-        assert_eq!(all(&mut framer), vec![message("12345"), Line::TooLong]);
-        framer.push(b"12345\r");
-        assert_eq!(all(&mut framer), vec![]);
-        framer.push(b"\n12345\r\n");
-        assert_eq!(all(&mut framer), vec![message("12345"), message("12345")]);
+        let mut splitter = LineSplitter::new(5);
+        splitter.push(b"12345\n123456\n");
+        assert_eq!(all(&mut splitter), vec![message("12345"), Line::TooLong]);
+        splitter.push(b"12345\r");
+        assert_eq!(all(&mut splitter), vec![]);
+        splitter.push(b"\n12345\r\n");
+        assert_eq!(all(&mut splitter), vec![message("12345"), message("12345")]);
     }
 }

@@ -22,9 +22,9 @@ use serde::Deserialize;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
+    attachment::next_pump_id,
     endpoint::McpEndpoint,
     http::{identify_caller, mcp},
-    next_pump_id,
 };
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
@@ -34,8 +34,8 @@ use countersign_exchange::{
 };
 use countersign_http::{
     answer,
-    connections::{Connection, cutter},
-    framing::pump::{self, Backend, Heartbeat, MessageOutcome},
+    connections::{Connection, ConnectionCutter, cutter},
+    framing::pump::{self, Backend, Heartbeat, MessageLimits, MessageOutcome},
 };
 use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_runtime::is_large;
@@ -115,7 +115,8 @@ async fn try_upgrade(
         connection.bind_session(&session);
     }
     let budget = connection.as_ref().map_or_else(|| endpoint.connections.new_budget(), |own| own.budget());
-    let max = endpoint.transports.websocket.max_message_size;
+    let max_bytes = endpoint.transports.websocket.max_message_size;
+    let limits = MessageLimits { max_bytes, budget: Some(budget) };
     let agent = AgentConnection {
         actor,
         session: Arc::clone(&session),
@@ -125,7 +126,7 @@ async fn try_upgrade(
         cut: cutter(request),
         is_alive: Arc::default(),
     };
-    let mut response = pump::start(request, payload, agent, max, Some(budget)).map_err(|e| {
+    let mut response = pump::start(request, payload, agent, limits).map_err(|e| {
         session.end();
         invalid(e.to_string())
     })?;
@@ -200,7 +201,7 @@ struct AgentConnection {
     pump_id: u64,
     /// The number of this connection in the session's outbox.
     generation: u64,
-    cut: Arc<dyn Fn() + Send + Sync>,
+    cut: ConnectionCutter,
     /// [`AttachedConnection::is_alive`].
     is_alive: Arc<AtomicBool>,
 }

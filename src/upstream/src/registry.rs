@@ -156,7 +156,7 @@ impl Upstreams {
         self.all.lock().iter().for_each(|upstream| upstream.update_gauges());
     }
 
-    /// Closes all connections; children get a moment to exit.
+    /// Closes all connections; children get a moment to answer and to exit. Calls that still run then fail.
     pub async fn stop(&self) {
         let all = std::mem::take(&mut *self.all.lock());
         for upstream in &all {
@@ -165,6 +165,9 @@ impl Upstreams {
         if !all.is_empty() {
             // Links close in the background on the thread that is stopped next.
             tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        for upstream in &all {
+            upstream.end_calls();
         }
         self.thread.stop();
     }

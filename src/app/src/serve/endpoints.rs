@@ -1,11 +1,11 @@
 //! Builds the endpoint of agents, and serves all endpoints over HTTP.
 
-use std::{sync::Arc, time::Instant};
+use std::{io, net::TcpListener, sync::Arc, time::Instant};
 
 use actix_web::{App, dev::ServerHandle, web};
 use tokio_util::sync::CancellationToken;
 
-use super::start::Parts;
+use super::start::GatewayCore;
 use countersign_attach::Users;
 use countersign_auth::DashboardSignIns;
 use countersign_bridge::{Bridge, StateSealer};
@@ -33,7 +33,7 @@ use countersign_session::{
 use countersign_telemetry::Metrics;
 use countersign_transports::{endpoint::McpEndpoint, http, ws};
 
-impl Parts {
+impl GatewayCore {
     /// Creates the endpoint of agents, with the server that answers their requests and the sessions.
     pub(super) fn create_endpoint(
         &self,
@@ -114,41 +114,50 @@ pub(super) fn feed_access(config: &Config, endpoint: &McpEndpoint, sign_ins: &Ar
 }
 
 /// The task of the HTTP server, which ends with the server.
-pub type HttpTask = tokio::task::JoinHandle<std::io::Result<()>>;
+pub type HttpTask = tokio::task::JoinHandle<io::Result<()>>;
 
-/// Starts the HTTP server with all endpoints.
-pub(super) fn open_endpoints(
-    config: &Config,
-    endpoint: &Arc<McpEndpoint>,
-    rest: RestData,
-    proof: GatewayProof,
-    front: Front,
-    (socket, tls): (std::net::TcpListener, Option<rustls::ServerConfig>),
-) -> std::io::Result<(ServerHandle, HttpTask)> {
-    let (data, proof) = (web::Data::from(Arc::clone(endpoint)), web::Data::new(proof));
-    let http = config.transports.http.clone();
-    let settings = server::ServerSettings {
-        workers: worker_count(http.workers),
-        http,
-        connections: Arc::clone(&endpoint.connections),
-        drain: config.limits.drain,
-        has_peers: endpoint.sessions.lifetimes.nodes.claimant().is_some(),
-    };
-    let app = move || {
-        App::new()
-            .app_data(data.clone())
-            .app_data(proof.clone())
-            .configure(http::routes)
-            .configure(proof::routes)
-            .service(web::resource("/ws").route(web::get().to(ws::upgrade)))
-            .configure(|config| countersign_rest::routes(&rest, config))
-            .configure(dashboard::routes)
-            .default_service(web::to(countersign_rest::not_found))
-            .wrap(front.clone())
-    };
-    let server = server::serve(app, settings, socket, tls)?;
-    let handle = server.handle();
-    Ok((handle, tokio::spawn(server)))
+/// The endpoints that the HTTP server serves, and the middleware of their requests.
+pub(super) struct HttpEndpoints {
+    pub agents: Arc<McpEndpoint>,
+    pub rest: RestData,
+    pub proof: GatewayProof,
+    pub front: Front,
+}
+
+impl HttpEndpoints {
+    /// Starts the HTTP server on the socket.
+    pub(super) fn serve(
+        self,
+        config: &Config,
+        socket: TcpListener,
+        tls: Option<rustls::ServerConfig>,
+    ) -> io::Result<(ServerHandle, HttpTask)> {
+        let Self { agents, rest, proof, front } = self;
+        let http = config.transports.http.clone();
+        let settings = server::ServerSettings {
+            workers: worker_count(http.workers),
+            http,
+            connections: Arc::clone(&agents.connections),
+            drain: config.limits.drain,
+            has_peers: agents.sessions.lifetimes.nodes.claimant().is_some(),
+        };
+        let (agents, proof) = (web::Data::from(agents), web::Data::new(proof));
+        let app = move || {
+            App::new()
+                .app_data(agents.clone())
+                .app_data(proof.clone())
+                .configure(http::routes)
+                .configure(proof::routes)
+                .service(web::resource("/ws").route(web::get().to(ws::upgrade)))
+                .configure(|config| countersign_rest::routes(&rest, config))
+                .configure(dashboard::routes)
+                .default_service(web::to(countersign_rest::not_found))
+                .wrap(front.clone())
+        };
+        let server = server::serve(app, settings, socket, tls)?;
+        let handle = server.handle();
+        Ok((handle, tokio::spawn(server)))
+    }
 }
 
 /// Returns the configured number of workers, or half the number of cores, which leaves the rest to other programs.

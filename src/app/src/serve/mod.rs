@@ -1,7 +1,8 @@
 //! Runs a gateway, and ends it in order.
 //!
 //! At the end, another node takes the lead, no new work is accepted, streams get their final event, and running calls
-//! get a deadline. Then the store, the connections to servers and at last the sessions are closed.
+//! get a deadline. Then the store and the connections to servers are closed, which ends the calls that still run. The
+//! sessions end last, so that their clients get the answers.
 
 mod endpoints;
 mod notify;
@@ -11,6 +12,8 @@ mod sealers;
 mod start;
 mod stdio;
 mod storage;
+#[cfg(test)]
+mod tests;
 mod token_key;
 
 use std::{
@@ -33,6 +36,7 @@ use countersign_attach::{Users, gateway_file, hello, socket};
 use countersign_auth::{codes, stored_credentials::StoredCredentials};
 use countersign_config::{Config, Environment, Flags, LoadedConfig};
 use countersign_docs::DocsError;
+use countersign_exchange::context::RequestSlots;
 use countersign_http::tls::ServerCertificate;
 use countersign_protocol::McpError;
 use countersign_reload::{ConfigSource, ReloadCause, Reloader, watch};
@@ -52,6 +56,10 @@ use countersign_webhooks::Webhooks;
 
 /// The maximum time that running calls get at the end of a gateway that serves stdin.
 const MAX_STDIO_DRAIN: Duration = Duration::from_millis(300);
+/// The maximum time for the answers of the calls that are ended with the connections to servers.
+const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_millis(500);
+/// The interval at which the number of running requests is checked.
+const REQUEST_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Options of this process beyond its configuration.
 #[derive(Clone, Copy, Debug, Default)]
@@ -151,10 +159,10 @@ impl RunningGateway {
         Ok(self.endpoint.server.reviews.address.sign_in_link(&code))
     }
 
-    /// Runs until something ends the gateway, then ends it in order.
+    /// Runs until the gateway has to end, then ends it in order.
     ///
     /// # Errors
-    /// [`ServeError::CoreEnded`] if a core part failed.
+    /// As [`Self::wait_for_end`].
     async fn run_until_end(mut self, manager: Arc<ServiceManager>) -> Result<(), ServeError> {
         // The manager may request a reload as soon as it knows that the gateway serves.
         background::spawn(watch_config(&self, &manager));
@@ -171,6 +179,10 @@ impl RunningGateway {
         result
     }
 
+    /// Waits for a signal, the end of stdin or of the last user, a newer program, or the failure of a core part.
+    ///
+    /// # Errors
+    /// [`ServeError::CoreEnded`] if a core part failed, [`ServeError::Stdio`] if stdin cannot be served.
     async fn wait_for_end(&mut self) -> Result<(), ServeError> {
         let linger = self.config.transports.stdio.linger;
         let endpoint = Arc::clone(&self.endpoint);
@@ -178,8 +190,8 @@ impl RunningGateway {
             if !self.options.stdio {
                 return std::future::pending().await;
             }
-            let unreadable = |name| ServeError::Stdio(format!("environment variable {name} is not Unicode"));
-            let key = hello::agent_key(&Environment::from_process()).map_err(unreadable)?;
+            let not_unicode = |name| ServeError::Stdio(format!("environment variable {name} is not Unicode"));
+            let key = hello::agent_key(&Environment::from_process()).map_err(not_unicode)?;
             let identity = stdio::stdio_identity(&endpoint.sessions.authenticator, key.as_deref())
                 .map_err(|error| ServeError::Stdio(error.message.to_string()))?;
             lines::serve(Arc::clone(&endpoint), identity, tokio::io::stdin(), tokio::io::stdout()).await;
@@ -205,6 +217,7 @@ impl RunningGateway {
         Ok(())
     }
 
+    /// Ends the gateway in the order that the header of this module describes.
     async fn shut_down(mut self) {
         let server = &self.endpoint.server;
         // The client of a stdio server waits for its end, so running calls get little time.
@@ -215,18 +228,18 @@ impl RunningGateway {
         self.webhooks.drain().await;
         server.reviews.changes.nodes().resign();
         self.endpoint.shutdown.cancel();
-        let idle = async {
-            while server.slots.running() > 0 {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        if tokio::time::timeout(drain, idle).await.is_err() {
+        if !wait_for_requests(&server.slots, drain).await {
             tracing::warn!(requests = server.slots.running(), "requests were still running at the deadline");
         }
         self.standing_rules.record_uses().await;
         self.rule_counts.write().await;
         server.reviews.changes.shutdown(drain).await;
+        // The calls that still run fail with the connections to their servers. Their clients get the errors before the
+        // sessions end.
         server.routing.upstreams.stop().await;
+        wait_for_requests(&server.slots, LAST_ANSWERS_TIMEOUT).await;
+        // A request stops running shortly before its answer is queued.
+        tokio::time::sleep(REQUEST_POLL_INTERVAL).await;
         self.endpoint.sessions.lifetimes.ended.cancel();
         // Connections that sessions do not close in time end with the process.
         let _ = tokio::time::timeout(Duration::from_millis(500), self.http_server.stop(true)).await;
@@ -236,6 +249,16 @@ impl RunningGateway {
         }
         tracing::info!("the gateway has ended");
     }
+}
+
+/// Waits until no request is running, for at most `max_wait`. Returns `false` if some requests still run then.
+async fn wait_for_requests(slots: &RequestSlots, max_wait: Duration) -> bool {
+    let all_answered = async {
+        while slots.running() > 0 {
+            tokio::time::sleep(REQUEST_POLL_INTERVAL).await;
+        }
+    };
+    tokio::time::timeout(max_wait, all_answered).await.is_ok()
 }
 
 /// Reads the files of the certificate again, on a blocking thread, because reading them may block.
@@ -304,7 +327,7 @@ pub fn run(loaded: LoadedConfig, flags: Flags, options: Options, metrics: Metric
                 Ok(link) => {
                     countersign_telemetry::logs::flush();
                     let text = format!("Sign in to the dashboard (this link works once, within 10 minutes): {link}");
-                    // Set apart from the lines of the log.
+                    // Empty lines separate it from the log.
                     drop(writeln!(std::io::stderr(), "\n{text}\n"));
                 }
                 Err(error) => tracing::warn!(%error, "no sign-in link could be created; run `countersign open`"),

@@ -6,9 +6,8 @@ use actix::{Actor, Addr, Arbiter};
 use futures_util::future::BoxFuture;
 
 use super::{ServeError, review::Review};
-use crate::{live::bind_acceptances, server_accounts};
+use crate::{acceptances::bind_acceptances, server_accounts::ServersWithAccounts};
 use countersign_accounts::Accounts;
-use countersign_auth::ProviderSignIns;
 use countersign_config::Config;
 use countersign_docs::Docs;
 use countersign_review::{
@@ -21,7 +20,6 @@ use countersign_routing::{
     table::Aliases,
 };
 use countersign_rulings::tool_acceptance::RouteRebuilder;
-use countersign_runtime::sealing::Sealer;
 use countersign_session::Registry;
 use countersign_store::StoreLocation;
 use countersign_telemetry::metrics::CircuitState;
@@ -42,26 +40,24 @@ pub(super) struct Providers {
 }
 
 impl Providers {
-    /// Starts the router and the providers, and returns once `routes` contains them.
+    /// Starts the router and the providers, and returns once the routes contain them.
     ///
     /// # Errors
-    /// Those of the modules, of the store and of the first route table.
+    /// Those of the modules and of the first route table.
     pub(super) async fn start(
         config: &Config,
         location: &StoreLocation,
-        account_sealer: Sealer,
-        provider_sign_ins: &Arc<ProviderSignIns>,
-        routes: Arc<PublishedTable>,
+        servers: ServersWithAccounts,
         review: &Review,
     ) -> Result<Self, ServeError> {
-        let registry = Arc::new(Registry::default());
+        let ServersWithAccounts { upstreams, accounts } = servers;
+        let (routes, registry) = (Arc::clone(&review.routes), Arc::new(Registry::default()));
         let (policy, aliases) = (review.policy(config), Aliases::new(&config.routes)?);
         let router =
             Router::new(Arc::clone(&routes), policy, aliases, change_output_schema(), Arc::clone(&registry) as _);
         let router_thread = Arbiter::new();
         let router = Router::start_in_arbiter(&router_thread.handle(), move |_| router);
         let modules = open_modules(config, location, &review.changes, &routes)?;
-        let (accounts, upstreams) = server_accounts::open(config, location, account_sealer, provider_sign_ins)?;
         bind_acceptances(&review.pins, &config.upstreams).await;
         let mut providers = modules.clone();
         providers.extend(upstreams.apply(&config.upstreams).into_iter().map(RouteTarget::Upstream));

@@ -1,4 +1,4 @@
-//! Starts the changes, with what decides who approves them and which calls need no approval.
+//! Starts the changes, with the reviewers, the pins of tools and the standing rules that decide about them.
 
 use std::sync::Arc;
 
@@ -7,12 +7,14 @@ use countersign_auth::stored_credentials::StoredCredentials;
 use countersign_config::Config;
 use countersign_domain::policy::{Policy, Reviewers};
 use countersign_review::{Changes, ReviewConfig};
-use countersign_routing::{PublishedTable, RouteDirectory};
+use countersign_routing::{PublishedTable, RouteDirectory, RouteTable};
 use countersign_rulings::standing_rules::StandingRuleCache;
 use countersign_store::{PinStore, Store};
 
-/// The changes, and the decisions of reviewers about people, tools and future calls.
+/// The changes and the reviewers, with what reviewers have decided about tools and future calls.
 pub(super) struct Review {
+    /// The published routes, in which the changes find their providers.
+    pub routes: Arc<PublishedTable>,
     pub changes: Changes,
     pub reviewers: Arc<Reviewers>,
     pub pins: Arc<PinStore>,
@@ -20,7 +22,7 @@ pub(super) struct Review {
 }
 
 impl Review {
-    /// Starts the changes, which find their providers in `routes`.
+    /// Starts the changes. There are no routes to providers yet.
     ///
     /// # Errors
     /// Those of the store and of [`Changes::start`].
@@ -28,9 +30,9 @@ impl Review {
         config: &Config,
         store: &Arc<dyn Store>,
         credentials: &StoredCredentials,
-        routes: &Arc<PublishedTable>,
     ) -> Result<Self, ServeError> {
-        let directory = Arc::new(RouteDirectory(Arc::clone(routes)));
+        let routes = Arc::new(PublishedTable::from_pointee(RouteTable::default()));
+        let directory = Arc::new(RouteDirectory(Arc::clone(&routes)));
         let pins = Arc::new(PinStore::open(Arc::clone(store)).await?);
         let reviewers =
             Arc::new(Reviewers::new(&config.policy.groups).with_keys(Arc::clone(credentials.keyring()) as _));
@@ -45,7 +47,7 @@ impl Review {
         let changes = Changes::start(Arc::clone(store), directory, review_config).await?;
         // The start of the changes ends the standing rules of a restored backup, so the rules are read after it.
         let rule_cache = StandingRuleCache::open(store).await?;
-        Ok(Self { changes, reviewers, pins, rule_cache })
+        Ok(Self { routes, changes, reviewers, pins, rule_cache })
     }
 
     /// Returns the configured policy with the decisions of reviewers.

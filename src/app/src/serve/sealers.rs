@@ -1,5 +1,5 @@
-//! Reads or creates the keys of the gateway, and creates the sealers that need them. All nodes of a store have the same secrets
-//! and thus the same keys.
+//! Reads or creates the keys of the gateway, and creates its sealers. All nodes of a store have the same secrets, and
+//! therefore the same keys.
 
 use super::{ServeError, token_key};
 use countersign_auth::stored_credentials::StoredCredentials;
@@ -9,7 +9,7 @@ use countersign_domain::changes::digest::PartHasher;
 use countersign_runtime::sealing::{Sealer, parse_key, read_key_file};
 use countersign_store::Store;
 
-/// The sealers of the gateway, with what else is derived from their secrets.
+/// The sealers of the gateway, with the salt and the fingerprint that are derived from the same secrets.
 pub(super) struct Sealers {
     /// Seals the state of requests.
     pub state: StateSealer,
@@ -64,7 +64,7 @@ impl Sealers {
         };
         let refused_key = || ServeError::StateKey(std::io::ErrorKind::InvalidData.into());
         let token_secret = token_secret.unwrap_or(secret);
-        // The salt stays the same after a restart.
+        // The salt is derived, so that a restart does not change the digests.
         let mut consent_salt = [0; 16];
         consent_salt.copy_from_slice(&derive_key("countersign.consent.1", &secret)[..16]);
         Ok(Self {

@@ -11,20 +11,20 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Options, RunningGateway, ServeError,
-    endpoints::{feed_access, open_endpoints},
+    endpoints::{HttpEndpoints, feed_access},
     providers::Providers,
     review::Review,
-    stdio,
+    stdio::AttachServer,
     storage::Storage,
     token_key,
 };
 use crate::{
-    live::LiveGateway,
     nodes::{self, NodeSync},
-    server_accounts::AuditedAccounts,
+    reload_target::ReloadTarget,
+    server_accounts::{self, AuditedAccounts},
 };
 use countersign_attach::{
-    GatewayFile, Users, gateway_file::PublishedFile, proof::ProofSecret, socket, start as attach,
+    GatewayFile, Users, gateway_file::PublishedFile, proof::ProofSecret, socket::Listener, start as attach,
 };
 use countersign_auth::{
     Authenticator, DashboardSignIns, OriginRules, ProviderSignIns, attempts::FailedAttempts,
@@ -34,10 +34,9 @@ use countersign_config::{AuthMode, Config, LoadedConfig, load::variable_name};
 use countersign_http::{front::Front, guard::RequestAuthenticator, proof::GatewayProof, tls::ServerCertificate};
 use countersign_reload::{ConfigSource, InitialConfig, Reloader};
 use countersign_rest::{
-    AccessData, AgentCommand, RestData, RoutedServers, ServerAccounts, ServerTrials, ServersView, SessionsView,
+    AccessData, AgentCommand, RestData, RoutedServers, ServerAccounts, ServerSource, ServerTrials, SessionSource,
     SignInData,
 };
-use countersign_routing::{PublishedTable, RouteTable};
 use countersign_rulings::{
     rule_counts::RuleCounts,
     standing_rules::{StandingRuleService, StandingRuleServiceDeps},
@@ -77,16 +76,16 @@ pub async fn start(
     let config = initial.config();
     let (shutdown, users) = (CancellationToken::new(), Users::default());
 
-    let routes = Arc::new(PublishedTable::from_pointee(RouteTable::default()));
-    let review = Review::start(&config, &store, &credentials, &routes).await?;
+    let review = Review::start(&config, &store, &credentials).await?;
     let identification = Identification::new(&config, &credentials, sealers.sign_in);
     let sign_ins = &identification.provider_sign_ins;
-    let providers = Providers::start(&config, &location, sealers.account, sign_ins, routes, &review).await?;
+    let servers = server_accounts::open(&config, &location, sealers.account, sign_ins)?;
+    let providers = Providers::start(&config, &location, servers, &review).await?;
     let webhooks = Arc::new(Webhooks::new(review.changes.feed().clone()));
-    let parts = Parts { config, store, credentials, review, providers, identification, webhooks, shutdown };
-    let Parts { config, store, credentials, review, providers, identification, shutdown, .. } = &parts;
-    let reloader = parts.start_reloader(source, initial, &last_read_entry).await?;
-    let endpoint = parts.create_endpoint(&reloader, metrics, sealers.state, users.clone());
+    let core = GatewayCore { config, store, credentials, review, providers, identification, webhooks, shutdown };
+    let GatewayCore { config, store, credentials, review, providers, identification, shutdown, .. } = &core;
+    let reloader = core.start_reloader(source, initial, &last_read_entry).await?;
+    let endpoint = core.create_endpoint(&reloader, metrics, sealers.state, users.clone());
     let rulings = Rulings::new(&location, Arc::clone(store), review, providers)?;
 
     let listen_error = |source| ServeError::Listen { address: config.listen, source };
@@ -97,7 +96,7 @@ pub async fn start(
     providers.accounts.set_base_url(&gateway_address.base_url());
     // The webhooks start before the endpoints, so that they miss no event, and after the port is bound, which their
     // links contain.
-    let webhooks_thread = parts.start_webhooks(&location, &gateway_address.dashboard_url()).await?;
+    let webhooks_thread = core.start_webhooks(&location, &gateway_address.dashboard_url()).await?;
     let nodes = Arc::clone(review.changes.nodes());
     let node_sync = NodeSync {
         url: nodes::node_url(config, address, &*nodes),
@@ -117,28 +116,33 @@ pub async fn start(
     node_sync.introduce().await?;
     token_key::check_again(&sealers.token_key_fingerprint, credentials)?;
 
-    let authentication = parts.create_authentication();
-    let rest = parts.create_rest_data(&endpoint, &reloader, &rulings, &authentication, agent_command);
+    let authentication = core.create_authentication();
+    let rest = core.create_rest_data(&endpoint, &reloader, &rulings, &authentication, agent_command);
     let proof_secret = ProofSecret::new();
     let proof = GatewayProof(proof_secret.clone());
     let front = Front::new(authentication, Arc::clone(&endpoint.server.memory));
-    let (http_server, http_task) =
-        open_endpoints(config, &endpoint, rest, proof, front, (socket, tls)).map_err(listen_error)?;
+    let endpoints = HttpEndpoints { agents: Arc::clone(&endpoint), rest, proof, front };
+    let (http_server, http_task) = endpoints.serve(config, socket, tls).map_err(listen_error)?;
     let (routes, feed) = (Arc::clone(&providers.routes), review.changes.feed().clone());
     background::spawn(crate::server_status_events::run(routes, feed, shutdown.clone()));
     background::spawn(Arc::clone(&rulings.standing_rules).run(shutdown.child_token()));
     background::spawn(Arc::clone(&rulings.rule_counts).run(shutdown.child_token()));
     background::spawn(Arc::clone(&identification.provider_sign_ins).run(shutdown.child_token()));
     let lines_thread = Arbiter::new();
-    let listener = socket::Listener::bind(&config.data, &lock)?;
-    stdio::serve_socket(&lines_thread, Arc::clone(&endpoint), listener, users.clone(), options.detached);
+    let attach_server = AttachServer {
+        endpoint: Arc::clone(&endpoint),
+        listener: Listener::bind(&config.data, &lock)?,
+        users: users.clone(),
+        is_detached: options.detached,
+    };
+    lines_thread.spawn(attach_server.run());
     background::spawn(node_sync.run(shutdown.child_token()));
     let gateway_file = GatewayFile::from_process(config, address, options.detached, proof_secret);
-    let published_file = publish(&gateway_file, config, &mut lock)?;
+    let published_file = publish_gateway_file(&gateway_file, config, &mut lock)?;
     Ok(RunningGateway {
-        config: parts.config,
+        config: core.config,
         endpoint,
-        credentials: parts.credentials,
+        credentials: core.credentials,
         standing_rules: rulings.standing_rules,
         rule_counts: rulings.rule_counts,
         reloader,
@@ -147,15 +151,16 @@ pub async fn start(
         options,
         http_server,
         http_task,
-        threads: vec![parts.providers.router_thread, lines_thread, webhooks_thread],
-        webhooks: parts.webhooks,
+        threads: vec![core.providers.router_thread, lines_thread, webhooks_thread],
+        webhooks: core.webhooks,
         gateway_file: Some(published_file),
         _lock: lock,
     })
 }
 
-/// The parts that start first. The others are built from them, and each receives only what it uses.
-pub(super) struct Parts {
+/// The core of the gateway, which starts first: the store, the changes, the providers and the identification of callers.
+/// The other parts are built from it, and each receives only what it uses.
+pub(super) struct GatewayCore {
     pub config: Arc<Config>,
     store: Arc<dyn Store>,
     credentials: Arc<StoredCredentials>,
@@ -166,7 +171,7 @@ pub(super) struct Parts {
     pub shutdown: CancellationToken,
 }
 
-impl Parts {
+impl GatewayCore {
     /// Creates the reloader of the parts that a new configuration changes, and records the start in the audit trail.
     async fn start_reloader(
         &self,
@@ -175,7 +180,7 @@ impl Parts {
         last_read_entry: &Arc<AtomicU64>,
     ) -> Result<Arc<Reloader>, ServeError> {
         let Self { review, providers, identification, .. } = self;
-        let live = LiveGateway {
+        let target = ReloadTarget {
             router: providers.router.clone(),
             modules: providers.modules.clone(),
             upstreams: Arc::clone(&providers.upstreams),
@@ -190,7 +195,7 @@ impl Parts {
         };
         let feed = review.changes.feed().clone();
         let publish = Box::new(move |event: &serde_json::Value| feed.publish_live(event));
-        let reloader = Arc::new(Reloader::new(source, initial, Box::new(live), publish));
+        let reloader = Arc::new(Reloader::new(source, initial, Box::new(target), publish));
         reloader.record_start().await.map_err(ServeError::Policy)?;
         Ok(reloader)
     }
@@ -252,8 +257,8 @@ impl Parts {
             feed: web::Data::new(feed_access(config, endpoint, &authentication.sign_ins)),
             agent_command: web::Data::new(agent_command),
             changes: web::Data::new(review.changes.clone()),
-            sessions: web::Data::from(Arc::clone(&endpoint.sessions.registry) as Arc<dyn SessionsView>),
-            servers: web::Data::from(Arc::new(routed_servers) as Arc<dyn ServersView>),
+            sessions: web::Data::from(Arc::clone(&endpoint.sessions.registry) as Arc<dyn SessionSource>),
+            servers: web::Data::from(Arc::new(routed_servers) as Arc<dyn ServerSource>),
             reloader: web::Data::from(Arc::clone(reloader)),
             acceptances: web::Data::from(Arc::clone(&rulings.acceptances)),
             standing_rules: web::Data::from(Arc::clone(&rulings.standing_rules)),
@@ -316,7 +321,7 @@ impl Rulings {
 }
 
 /// Describes the holder of the lock, and publishes the gateway's address in the data directory.
-fn publish(file: &GatewayFile, config: &Config, lock: &mut DataLock) -> Result<PublishedFile, ServeError> {
+fn publish_gateway_file(file: &GatewayFile, config: &Config, lock: &mut DataLock) -> Result<PublishedFile, ServeError> {
     if let Err(error) = lock.describe(&format!("pid {}, {}", file.pid, file.url)) {
         tracing::debug!(%error, "the description of the lock was not written");
     }
@@ -330,10 +335,11 @@ fn publish(file: &GatewayFile, config: &Config, lock: &mut DataLock) -> Result<P
 fn agent_command(source: &ConfigSource, config: &Config) -> AgentCommand {
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string();
     let program = program_path().unwrap_or_else(|_| "countersign".into());
-    let (program, first) = Installation::from_path(&program).start_command(program);
-    let mut arguments: Vec<String> = first.iter().chain(&["stdio"]).map(|&argument| argument.to_owned()).collect();
-    let file = source.env.var("COUNTERSIGN_CONFIG").ok().flatten().map(PathBuf::from);
-    if let Some(file) = source.flags.config.clone().or(file) {
+    let (program, runner_arguments) = Installation::from_path(&program).start_command(program);
+    let mut arguments: Vec<String> =
+        runner_arguments.iter().chain(&["stdio"]).map(|&argument| argument.to_owned()).collect();
+    let file_of_environment = source.env.var("COUNTERSIGN_CONFIG").ok().flatten().map(PathBuf::from);
+    if let Some(file) = source.flags.config.clone().or(file_of_environment) {
         arguments.extend(["--config".to_owned(), absolute(&file)]);
     }
     if source.flags.data.is_some() || matches!(source.env.var(&variable_name("data")), Ok(Some(_))) {

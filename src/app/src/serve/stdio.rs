@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use actix::Arbiter;
+use tokio::{io::BufReader, net::UnixStream};
 
 use countersign_attach::{
     Users,
-    hello::{self, HelloOutcome},
-    socket,
+    hello::{self, Hello, HelloOutcome},
+    socket::Listener,
 };
 use countersign_auth::Authenticator;
 use countersign_domain::principal::{Identity, Principal};
@@ -15,52 +15,57 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::background;
 use countersign_transports::{endpoint::McpEndpoint, lines};
 
-/// Serves the attach socket on its own thread. Each connection is a session of a local process.
-///
-/// A detached gateway ends when a newer program asks it to.
-pub fn serve_socket(
-    thread: &Arbiter,
-    endpoint: Arc<McpEndpoint>,
-    listener: socket::Listener,
-    users: Users,
-    is_detached: bool,
-) {
-    thread.spawn(async move {
+/// The server of the attach socket. Each connection is a session of a local process.
+pub struct AttachServer {
+    pub endpoint: Arc<McpEndpoint>,
+    pub listener: Listener,
+    pub users: Users,
+    /// `true` if the gateway ends when a newer program asks it to.
+    pub is_detached: bool,
+}
+
+impl AttachServer {
+    /// Serves connections until the gateway shuts down. Must run on an actix arbiter.
+    pub async fn run(self) {
         loop {
             let stream = tokio::select! {
-                stream = listener.accept() => stream,
-                () = endpoint.shutdown.cancelled() => return,
+                stream = self.listener.accept() => stream,
+                () = self.endpoint.shutdown.cancelled() => return,
             };
-            let stream = match stream {
-                Ok(stream) => stream,
+            match stream {
+                Ok(stream) => {
+                    let user = self.users.add_user();
+                    let served = serve_process(Arc::clone(&self.endpoint), stream, self.is_detached);
+                    background::spawn(async move {
+                        served.await;
+                        drop(user);
+                    });
+                }
                 Err(error) => {
                     tracing::error!(%error, "the attach socket failed; `countersign stdio` cannot connect any more");
                     return;
                 }
-            };
-            let endpoint = Arc::clone(&endpoint);
-            let user = users.add_user();
-            background::spawn(async move {
-                let (reader, mut writer) = stream.into_split();
-                let mut reader = tokio::io::BufReader::with_capacity(64 << 10, reader);
-                let admit = |hello: &hello::Hello| {
-                    stdio_identity(&endpoint.sessions.authenticator, hello.key.as_deref()).map_err(|e| e.to_string())
-                };
-                match hello::accept_handshake(&mut reader, &mut writer, is_detached, admit).await {
-                    Ok(Some(HelloOutcome::Serve(identity))) => {
-                        lines::serve(Arc::clone(&endpoint), identity, reader, writer).await;
-                    }
-                    Ok(Some(HelloOutcome::Leave(version))) => {
-                        tracing::info!(version, "a newer program replaces this gateway");
-                        endpoint.shutdown.cancel();
-                    }
-                    Ok(None) => {}
-                    Err(error) => tracing::debug!(%error, "the handshake of an attached process failed"),
-                }
-                drop(user);
-            });
+            }
         }
-    });
+    }
+}
+
+/// Serves a process after its handshake, which may instead end a detached gateway.
+async fn serve_process(endpoint: Arc<McpEndpoint>, stream: UnixStream, is_detached: bool) {
+    let (reader, mut writer) = stream.into_split();
+    let mut reader = BufReader::with_capacity(64 << 10, reader);
+    let identify = |hello: &Hello| {
+        stdio_identity(&endpoint.sessions.authenticator, hello.key.as_deref()).map_err(|error| error.to_string())
+    };
+    match hello::accept_handshake(&mut reader, &mut writer, is_detached, identify).await {
+        Ok(Some(HelloOutcome::Serve(identity))) => lines::serve(endpoint, identity, reader, writer).await,
+        Ok(Some(HelloOutcome::Leave(version))) => {
+            tracing::info!(version, "a newer program replaces this gateway");
+            endpoint.shutdown.cancel();
+        }
+        Ok(None) => {}
+        Err(error) => tracing::debug!(%error, "the handshake of an attached process failed"),
+    }
 }
 
 /// Returns the identity of a process on stdio or the attach socket. In `auth.mode: local`, a process without a key is

@@ -1,5 +1,5 @@
-//! Makes sure at the start that all nodes encrypt stored tokens with the same key. A node with another key could not
-//! read the tokens of the others, and would end their sign-ins.
+//! Checks at the start that all nodes encrypt stored tokens with the same key. A node with another key could not read
+//! the tokens of the others, and would end their sign-ins.
 
 use super::ServeError;
 use countersign_auth::stored_credentials::StoredCredentials;
@@ -22,6 +22,7 @@ pub(super) async fn record(
     if credentials.writer().ensure_token_key(&fingerprint)? == fingerprint {
         return Ok(fingerprint);
     }
+    // A node without a URL has not introduced itself yet, and checks the key again after that.
     let is_serving_peer = |node: &Node| node.is_alive && !node.is_self && !node.introduction.url.is_empty();
     if nodes.list().await?.iter().any(is_serving_peer) {
         return Err(ServeError::OtherTokenKey);

@@ -20,13 +20,13 @@ use futures_util::Stream;
 use countersign_exchange::body_budget::{ConnectionBudget, Reservation, UNCOUNTED_MESSAGE_BYTES};
 use countersign_protocol::McpError;
 
-/// The code and reason to close a connection with.
-pub type Close = (CloseCode, &'static str);
+/// The code and the reason of a close frame.
+pub type CloseFrame = (CloseCode, &'static str);
 
-pub const TOO_LARGE: Close = (CloseCode::Size, "message too large");
+pub const TOO_LARGE: CloseFrame = (CloseCode::Size, "message too large");
 /// Only an extension would give these bits a meaning, and none was negotiated (RFC 6455, 5.2).
-const RESERVED_BITS: Close = (CloseCode::Protocol, "reserved bits are set");
-const NO_ROOM: Close = (CloseCode::Again, "no room for the message at the moment");
+const RESERVED_BITS: CloseFrame = (CloseCode::Protocol, "reserved bits are set");
+const NO_ROOM: CloseFrame = (CloseCode::Again, "no room for the message at the moment");
 
 /// Records a sign of life of the peer.
 pub type Heartbeat = Rc<dyn Fn()>;
@@ -34,6 +34,13 @@ pub type Heartbeat = Rc<dyn Fn()>;
 /// The number of received bytes that are a sign of life, because a large message may take longer than a ping may go
 /// unanswered. Fewer are none, so a peer that sends a message byte by byte does not hold room for it for long.
 const HEARTBEAT_BYTES: usize = 4 << 10;
+
+/// The limits of the messages from a peer.
+pub struct MessageLimits {
+    pub max_bytes: usize,
+    /// The budget for bodies, against which the bytes of messages count. `None` counts nothing.
+    pub budget: Option<Arc<ConnectionBudget>>,
+}
 
 /// The state that [`LimitedInput`] shares with the pump.
 #[derive(Clone, Default)]
@@ -43,7 +50,7 @@ pub struct InputState(Rc<RefCell<Inner>>);
 struct Inner {
     /// The counted bytes of each complete message, in order of arrival. Small messages are not counted.
     reservations: VecDeque<Option<Reservation>>,
-    close: Option<Close>,
+    close_frame: Option<CloseFrame>,
 }
 
 impl InputState {
@@ -53,9 +60,9 @@ impl InputState {
         self.0.borrow_mut().reservations.pop_front().flatten()
     }
 
-    /// Returns the close code and reason if the input broke a limit.
-    pub fn close(&self) -> Option<Close> {
-        self.0.borrow().close
+    /// Returns the close frame to send if the input broke a limit.
+    pub fn close_frame(&self) -> Option<CloseFrame> {
+        self.0.borrow().close_frame
     }
 }
 
@@ -64,9 +71,9 @@ type PendingGrowth = Pin<Box<dyn Future<Output = (Reservation, Result<(), McpErr
 /// A stream of the bytes of a connection that ends before the first forbidden frame.
 pub struct LimitedInput<S> {
     input: S,
-    frames: FrameHeaderReader,
+    frames: WebSocketFrameScanner,
     state: InputState,
-    /// Counts the bytes against the budget for bodies. Nothing is counted if this is `None`.
+    /// See [`MessageLimits::budget`].
     budget: Option<Arc<ConnectionBudget>>,
     /// The counted bytes of the message that is arriving.
     reservation: Option<Reservation>,
@@ -78,19 +85,14 @@ pub struct LimitedInput<S> {
 }
 
 impl<S> LimitedInput<S> {
-    /// Limits frames to `max` bytes of payload. Calls `heartbeat` for every `HEARTBEAT_BYTES` that arrive.
-    pub fn new(
-        input: S,
-        max: usize,
-        budget: Option<Arc<ConnectionBudget>>,
-        heartbeat: Heartbeat,
-    ) -> (Self, InputState) {
+    /// Limits the payload of each frame to that of a message. Calls `heartbeat` for every `HEARTBEAT_BYTES` that arrive.
+    pub fn new(input: S, limits: MessageLimits, heartbeat: Heartbeat) -> (Self, InputState) {
         let state = InputState::default();
         let input = Self {
             input,
-            frames: FrameHeaderReader::new(max),
+            frames: WebSocketFrameScanner::new(limits.max_bytes),
             state: state.clone(),
-            budget,
+            budget: limits.budget,
             reservation: None,
             waiting: None,
             heartbeat,
@@ -99,8 +101,8 @@ impl<S> LimitedInput<S> {
         (input, state)
     }
 
-    /// Counts a piece in which `ended` messages end. Returns the piece, or `None` if the piece must wait for room.
-    fn count(&mut self, piece: Bytes, ended: usize) -> Option<Bytes> {
+    /// Counts a piece in which so many messages end. Returns the piece, or `None` if the piece must wait for room.
+    fn count(&mut self, piece: Bytes, ended_messages: usize) -> Option<Bytes> {
         let Some(budget) = &self.budget else { return Some(piece) };
         let bytes = piece.len();
         if self.reservation.is_some() || bytes > UNCOUNTED_MESSAGE_BYTES {
@@ -110,19 +112,19 @@ impl<S> LimitedInput<S> {
                     let grown = reservation.grow(bytes).await;
                     (reservation, grown)
                 });
-                self.waiting = Some((piece, ended, growing));
+                self.waiting = Some((piece, ended_messages, growing));
                 return None;
             }
             self.reservation = Some(reservation);
         }
-        self.end_messages(ended);
+        self.end_messages(ended_messages);
         Some(piece)
     }
 
     /// Assigns the counted bytes to the first message that ends. Further messages that end in the same piece hold no bytes.
-    fn end_messages(&mut self, ended: usize) {
+    fn end_messages(&mut self, ended_messages: usize) {
         let mut state = self.state.0.borrow_mut();
-        state.reservations.extend((0..ended).map(|_| self.reservation.take()));
+        state.reservations.extend((0..ended_messages).map(|_| self.reservation.take()));
     }
 }
 
@@ -135,16 +137,16 @@ where
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if let Some((_, _, growing)) = &mut self.waiting {
             let (reservation, grown) = ready!(growing.as_mut().poll(cx));
-            let Some((piece, ended, _)) = self.waiting.take() else { return Poll::Ready(None) };
+            let Some((piece, ended_messages, _)) = self.waiting.take() else { return Poll::Ready(None) };
             if grown.is_err() {
-                self.state.0.borrow_mut().close = Some(NO_ROOM);
+                self.state.0.borrow_mut().close_frame = Some(NO_ROOM);
                 return Poll::Ready(None);
             }
             self.reservation = Some(reservation);
-            self.end_messages(ended);
+            self.end_messages(ended_messages);
             return Poll::Ready(Some(Ok(piece)));
         }
-        if self.state.close().is_some() {
+        if self.state.close_frame().is_some() {
             return Poll::Ready(None);
         }
         let mut chunk = match ready!(Pin::new(&mut self.input).poll_next(cx)) {
@@ -156,12 +158,12 @@ where
             self.unreported_bytes = 0;
             (self.heartbeat)();
         }
-        let mut ended_count = 0;
-        if let Err((allowed, close)) = self.frames.read(&chunk, || ended_count += 1) {
-            self.state.0.borrow_mut().close = Some(close);
+        let mut ended_messages = 0;
+        if let Err((allowed, close_frame)) = self.frames.scan(&chunk, || ended_messages += 1) {
+            self.state.0.borrow_mut().close_frame = Some(close_frame);
             chunk.truncate(allowed);
         }
-        match self.count(chunk, ended_count) {
+        match self.count(chunk, ended_messages) {
             Some(chunk) => Poll::Ready(Some(Ok(chunk))),
             // The piece waits for room. Its first poll registers this task, which is woken once there is room.
             None => self.poll_next(cx),
@@ -170,35 +172,36 @@ where
 }
 
 /// Finds the headers of WebSocket frames in a stream of bytes that arrives in pieces of any size.
-struct FrameHeaderReader {
+struct WebSocketFrameScanner {
     max: u64,
     header: [u8; 10],
     filled: usize,
     /// Number of bytes of mask and payload until the next header.
-    skip: u64,
+    bytes_to_skip: u64,
     /// `true` if these bytes belong to the last frame of a message.
     is_last: bool,
 }
 
-impl FrameHeaderReader {
+impl WebSocketFrameScanner {
     fn new(max: usize) -> Self {
-        Self { max: u64::try_from(max).unwrap_or(u64::MAX), header: [0; 10], filled: 0, skip: 0, is_last: false }
+        let max = u64::try_from(max).unwrap_or(u64::MAX);
+        Self { max, header: [0; 10], filled: 0, bytes_to_skip: 0, is_last: false }
     }
 
-    /// Reads bytes and calls `ended` for each message that ends in them.
+    /// Scans bytes, and calls `on_message_end` for each message that ends in them.
     ///
     /// # Errors
     /// Returns the number of bytes before the forbidden frame, and the close code.
-    fn read(&mut self, bytes: &[u8], mut ended: impl FnMut()) -> Result<(), (usize, Close)> {
+    fn scan(&mut self, bytes: &[u8], mut on_message_end: impl FnMut()) -> Result<(), (usize, CloseFrame)> {
         let mut position = 0;
         while position < bytes.len() {
-            if self.skip > 0 {
+            if self.bytes_to_skip > 0 {
                 let rest = u64::try_from(bytes.len() - position).unwrap_or(u64::MAX);
-                let step = self.skip.min(rest);
-                self.skip -= step;
+                let step = self.bytes_to_skip.min(rest);
+                self.bytes_to_skip -= step;
                 position += usize::try_from(step).unwrap_or(usize::MAX);
-                if self.skip == 0 && self.is_last {
-                    ended();
+                if self.bytes_to_skip == 0 && self.is_last {
+                    on_message_end();
                 }
                 continue;
             }
@@ -214,12 +217,12 @@ impl FrameHeaderReader {
                     return Err((start, TOO_LARGE));
                 }
                 let mask = if self.header[1] & 0x80 == 0 { 0 } else { 4 };
-                self.skip = length + mask;
+                self.bytes_to_skip = length + mask;
                 self.filled = 0;
                 // A control frame stands between the frames of a message and is part of none.
                 self.is_last = self.header[0] & 0x88 == 0x80;
-                if self.skip == 0 && self.is_last {
-                    ended();
+                if self.bytes_to_skip == 0 && self.is_last {
+                    on_message_end();
                 }
             }
         }
@@ -268,6 +271,10 @@ mod tests {
         bytes
     }
 
+    fn limits(max_bytes: usize, budget: Option<Arc<ConnectionBudget>>) -> MessageLimits {
+        MessageLimits { max_bytes, budget }
+    }
+
     fn no_heartbeat() -> Heartbeat {
         Rc::new(|| ())
     }
@@ -280,7 +287,7 @@ mod tests {
         let pieces = [&bytes[..HEARTBEAT_BYTES - 1], &bytes[..1], &bytes[..HEARTBEAT_BYTES]];
         let pieces = pieces.map(|piece| Ok::<_, ()>(Bytes::copy_from_slice(piece)));
         let heartbeat = Rc::new(move || *counter.borrow_mut() += 1);
-        let (mut input, _) = LimitedInput::new(stream::iter(pieces), 1 << 20, None, heartbeat);
+        let (mut input, _) = LimitedInput::new(stream::iter(pieces), limits(1 << 20, None), heartbeat);
         for expected in [0, 1, 2] {
             assert!(input.next().now_or_never().flatten().is_some());
             assert_eq!(*beats.borrow(), expected);
@@ -290,9 +297,9 @@ mod tests {
     /// Returns the bytes that pass if the input arrives in pieces of `piece` bytes, and the close code.
     fn pass(bytes: &[u8], piece: usize, max: usize) -> (Vec<u8>, Option<CloseCode>) {
         let pieces: Vec<_> = bytes.chunks(piece).map(|p| Ok::<_, ()>(Bytes::copy_from_slice(p))).collect();
-        let (input, state) = LimitedInput::new(stream::iter(pieces), max, None, no_heartbeat());
+        let (input, state) = LimitedInput::new(stream::iter(pieces), limits(max, None), no_heartbeat());
         let passed = input.map(Result::unwrap).collect::<Vec<_>>().now_or_never().unwrap().concat();
-        (passed, state.close().map(|(code, _)| code))
+        (passed, state.close_frame().map(|(code, _)| code))
     }
 
     #[test]
@@ -339,7 +346,7 @@ mod tests {
     fn counted_input(sizes: [usize; 3]) -> (impl Stream<Item = Result<Bytes, ()>> + Unpin, InputState) {
         let budget = BodyBudget::new(1 << 20, 10_000, Duration::from_secs(5)).connection_budget();
         let pieces = sizes.map(|size| Ok(frame(0x82, size - 8).into()));
-        LimitedInput::new(stream::iter(pieces), 1 << 20, Some(budget), no_heartbeat())
+        LimitedInput::new(stream::iter(pieces), limits(1 << 20, Some(budget)), no_heartbeat())
     }
 
     #[tokio::test(start_paused = true)]
@@ -348,7 +355,7 @@ mod tests {
         let third = [&second[..], &frame(0x81, 1)].concat();
         let budget = BodyBudget::new(1 << 20, 10_000, Duration::from_secs(5)).connection_budget();
         let pieces = [&first[..4000], &first[4000..], &third].map(|piece| Ok::<_, ()>(Bytes::copy_from_slice(piece)));
-        let (mut input, state) = LimitedInput::new(stream::iter(pieces), 1 << 20, Some(budget), no_heartbeat());
+        let (mut input, state) = LimitedInput::new(stream::iter(pieces), limits(1 << 20, Some(budget)), no_heartbeat());
         assert!(input.next().await.is_some() && input.next().await.is_some());
         let reservation = state.take_reservation().unwrap();
         assert_eq!(reservation.bytes(), 8000);
@@ -358,7 +365,7 @@ mod tests {
         assert!(input.next().await.is_some());
         assert_eq!(state.take_reservation().unwrap().bytes(), third.len());
         assert!(state.take_reservation().is_none(), "the second message of a piece holds nothing");
-        assert!(state.close().is_none());
+        assert!(state.close_frame().is_none());
     }
 
     #[tokio::test(start_paused = true)]
@@ -369,6 +376,6 @@ mod tests {
         assert!(input.next().await.is_some(), "a small message needs no room");
         assert!(state.take_reservation().is_none());
         assert!(input.next().await.is_none());
-        assert_eq!(state.close().map(|(code, _)| code), Some(CloseCode::Again));
+        assert_eq!(state.close_frame().map(|(code, _)| code), Some(CloseCode::Again));
     }
 }

@@ -13,13 +13,13 @@ use actix_web_actors::ws::{self, CloseCode, CloseReason, ProtocolError, Websocke
 use bytes::{Bytes, BytesMut};
 use futures_util::future::LocalBoxFuture;
 
-pub use super::input::Heartbeat;
+pub use super::input::{Heartbeat, MessageLimits};
 use super::{
     input::{InputState, LimitedInput, TOO_LARGE},
     output::SlicedBody,
 };
 use countersign_exchange::{
-    body_budget::{ConnectionBudget, Reservation},
+    body_budget::Reservation,
     outbox::{DrainedFrames, LARGE_DRAIN_BYTES, Wake},
 };
 
@@ -66,7 +66,17 @@ struct Pump<B> {
     closed_by_peer: bool,
 }
 
-/// Switches the connection to WebSocket messages of at most `max` bytes. `budget` counts them, if given.
+impl<B: Backend> Pump<B> {
+    /// Creates a pump. Also returns its input, which is read from `payload`.
+    fn new<S>(backend: B, payload: S, limits: MessageLimits) -> (Self, LimitedInput<S>) {
+        let (heartbeat, max_message_bytes) = (backend.heartbeat(), limits.max_bytes);
+        let (payload, input) = LimitedInput::new(payload, limits, Rc::clone(&heartbeat));
+        let partial = BytesMut::new();
+        (Self { backend, heartbeat, partial, max_message_bytes, input, closed_by_peer: false }, payload)
+    }
+}
+
+/// Switches the connection to WebSocket messages within these limits.
 ///
 /// # Errors
 /// The request is not a WebSocket handshake.
@@ -74,19 +84,11 @@ pub fn start<B: Backend>(
     request: &HttpRequest,
     payload: web::Payload,
     backend: B,
-    max: usize,
-    budget: Option<Arc<ConnectionBudget>>,
+    limits: MessageLimits,
 ) -> Result<HttpResponse, Error> {
-    let heartbeat = backend.heartbeat();
-    let (payload, input) = LimitedInput::new(payload, max, budget, Rc::clone(&heartbeat));
-    let pump = Pump {
-        backend,
-        heartbeat: Rc::clone(&heartbeat),
-        partial: BytesMut::new(),
-        max_message_bytes: max,
-        input,
-        closed_by_peer: false,
-    };
+    let max = limits.max_bytes;
+    let (pump, payload) = Pump::new(backend, payload, limits);
+    let heartbeat = Rc::clone(&pump.heartbeat);
     let builder = ws::WsResponseBuilder::new(pump, request, payload).protocols(B::SUBPROTOCOLS).frame_size(max);
     let response = builder.start()?;
     Ok(response.map_body(|_, body| BoxBody::new(SlicedBody::new(body, heartbeat))))
@@ -201,7 +203,7 @@ impl<B: Backend> StreamHandler<Result<ws::Message, ProtocolError>> for Pump<B> {
     }
 
     fn finished(&mut self, ctx: &mut Self::Context) {
-        match self.input.close() {
+        match self.input.close_frame() {
             Some((code, reason)) => close(ctx, code, reason),
             None => ctx.stop(),
         }
@@ -289,16 +291,7 @@ mod tests {
             let backend = Recorder { calls: Rc::clone(&calls), outbox: Arc::clone(&outbox), gate };
             let (input, mut pieces) = unbounded_channel();
             let payload = futures_util::stream::poll_fn(move |cx| pieces.poll_recv(cx)).map(Ok::<_, PayloadError>);
-            let heartbeat = backend.heartbeat();
-            let (payload, state) = LimitedInput::new(payload, MAX, None, Rc::clone(&heartbeat));
-            let pump = Pump {
-                backend,
-                heartbeat,
-                partial: BytesMut::new(),
-                max_message_bytes: MAX,
-                input: state,
-                closed_by_peer: false,
-            };
+            let (pump, payload) = Pump::new(backend, payload, MessageLimits { max_bytes: MAX, budget: None });
             let output = Box::pin(WebsocketContext::with_codec(pump, payload, Codec::new().max_size(MAX)));
             Self { input: Some(input), output, calls, outbox }
         }

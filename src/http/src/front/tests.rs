@@ -207,7 +207,7 @@ async fn request_is_handled_after_issuer_answered_or_timed_out() {
     }));
     let request = || TestRequest::get().to_srv_request();
     let (answer, answered) = tokio::sync::oneshot::channel::<()>();
-    let mut response = call_after_issuer_answer(async { _ = answered.await }, Rc::clone(&service), request());
+    let mut response = call_after_issuer_query(async { _ = answered.await }, Rc::clone(&service), request());
     assert!((&mut response).now_or_never().is_none());
     assert_eq!(called.load(Ordering::Relaxed), 0);
     answer.send(()).unwrap();
@@ -215,7 +215,7 @@ async fn request_is_handled_after_issuer_answered_or_timed_out() {
     assert_eq!(called.load(Ordering::Relaxed), 1);
 
     let started = tokio::time::Instant::now();
-    let late = call_after_issuer_answer(std::future::pending(), service, request()).await.unwrap();
+    let late = call_after_issuer_query(std::future::pending(), service, request()).await.unwrap();
     assert_eq!((late.status(), started.elapsed().as_secs()), (StatusCode::OK, MAX_ISSUER_WAIT.as_secs()));
 }
 

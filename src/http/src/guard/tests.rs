@@ -128,7 +128,7 @@ fn client_address_is_the_one_that_the_proxy_added() {
     let address_for = |proxied: bool, forwarded: &[&str]| {
         let request = test::TestRequest::default().peer_addr("10.0.0.1:5".parse().unwrap());
         let request = forwarded.iter().fold(request, |r, value| r.append_header(("x-forwarded-for", *value)));
-        address(&request.to_http_request(), proxied).unwrap().to_string()
+        client_address(&request.to_http_request(), proxied).unwrap().to_string()
     };
     assert_eq!(address_for(false, &["1.1.1.1"]), "10.0.0.1", "a client cannot choose its address");
     assert_eq!(address_for(true, &[]), "10.0.0.1");

@@ -10,7 +10,7 @@ use utoipa::OpenApi;
 use crate::{
     absence, account, audit_export, bundles, changes, decisions, events, events_ws, first_steps, identity_provider,
     keys, nodes, openapi, overview, plans, policy, policy_edits, policy_rules, previews,
-    problem_document::ProblemDocument, reload, rules, server_accounts, server_edits, server_trials, servers, views,
+    problem_document::ProblemDocument, reload, rules, server_accounts, server_edits, server_trials, servers, sessions,
     webhooks,
 };
 
@@ -80,7 +80,7 @@ use crate::{
         server_trials::list,
         server_trials::start,
         server_trials::decide,
-        views::sessions,
+        sessions::list,
         webhooks::list,
         webhooks::deliveries,
         webhooks::retry,

@@ -94,10 +94,10 @@ fn route_builder(
     })
 }
 
-struct FakeViews;
+struct FakeSources;
 
-impl SessionsView for FakeViews {
-    fn sessions(&self) -> Vec<SessionInfo> {
+impl SessionSource for FakeSources {
+    fn list_sessions(&self) -> Vec<SessionInfo> {
         let session = |id: &str, seconds: i64| SessionInfo {
             id: id.into(),
             transport: "http".into(),
@@ -115,8 +115,8 @@ impl SessionsView for FakeViews {
 }
 
 #[async_trait]
-impl ServersView for FakeViews {
-    async fn servers(&self) -> Vec<ServerInfo> {
+impl ServerSource for FakeSources {
+    async fn list_servers(&self) -> Vec<ServerInfo> {
         vec![ServerInfo {
             name: "pretend".into(),
             kind: "module",
@@ -277,8 +277,8 @@ impl Endpoints {
                 needs_key: false,
             }),
             changes: web::Data::new(changes.clone()),
-            sessions: web::Data::from(Arc::new(FakeViews) as Arc<dyn SessionsView>),
-            servers: web::Data::from(Arc::new(FakeViews) as Arc<dyn ServersView>),
+            sessions: web::Data::from(Arc::new(FakeSources) as Arc<dyn SessionSource>),
+            servers: web::Data::from(Arc::new(FakeSources) as Arc<dyn ServerSource>),
             reloader: web::Data::from(reloader),
             acceptances: web::Data::new(ToolAcceptances::new(routes, pins, rebuild(), changes.feed().clone())),
             standing_rules: web::Data::new(standing_rules),

@@ -83,50 +83,58 @@ struct EventStreamReader {
     ticks: Interval,
     /// The identity of the reader, whose key or token may differ from that of the session.
     identity: Identity,
-    /// Ends when the token of the reader does.
+    /// Completes when the token of the reader is revoked or expires.
     revoked: LocalBoxFuture<'static, McpError>,
-    /// The slot of a GET stream among the long-lived requests of its principal, with the token that ends the stream if it is
-    /// evicted.
+    /// See [`EventStreamRequest::slot`].
     slot: Option<(StreamSlot, CancellationToken)>,
 }
 
-/// Returns a response that streams the events of stream `number` after event `after`, or only new events if `after` is
-/// `None`. Events that were dropped at the limits are left out: replaying is optional, and no revision defines an answer for a
-/// gap (2025-11-25/basic/transports, "Resumability and Redelivery").
-///
-/// # Errors
-/// `TooLate` if the stream is no longer held or has ended with event `after`, and `Ahead` for a number that the stream has not
-/// reached yet.
-pub fn stream_events(
-    endpoint: &Arc<McpEndpoint>,
-    session: &Arc<SessionState>,
-    identity: &Identity,
-    (number, after): (u32, Option<u64>),
-    slot: Option<(StreamSlot, CancellationToken)>,
-) -> Result<HttpResponse, ResumeError> {
-    let Channel::Streams(streams) = &session.channel else { return Err(ResumeError::TooLate) };
-    if after.is_some_and(|after| streams.newest(number).is_some_and(|newest| after > newest)) {
-        return Err(ResumeError::Ahead);
+/// A request for the events of a session's stream.
+pub struct EventStreamRequest<'a> {
+    pub endpoint: &'a Arc<McpEndpoint>,
+    pub session: &'a Arc<SessionState>,
+    pub identity: &'a Identity,
+    /// The number of the stream.
+    pub stream: u32,
+    /// The last event that the client has received; `None` requests only new events.
+    pub after: Option<u64>,
+    /// The slot of a GET stream, with the token that ends the stream if it is evicted.
+    pub slot: Option<(StreamSlot, CancellationToken)>,
+}
+
+impl EventStreamRequest<'_> {
+    /// Returns a response that streams the events. Events that were dropped at the limits are left out: replaying is
+    /// optional, and no revision defines an answer for a gap (2025-11-25/basic/transports, "Resumability and Redelivery").
+    ///
+    /// # Errors
+    /// `TooLate` if the stream is no longer held or has ended with event `after`, and `Ahead` for an event that the stream
+    /// has not reached yet.
+    pub fn respond(self) -> Result<HttpResponse, ResumeError> {
+        let Self { endpoint, session, identity, stream: number, after, slot } = self;
+        let Channel::Streams(streams) = &session.channel else { return Err(ResumeError::TooLate) };
+        if after.is_some_and(|after| streams.newest(number).is_some_and(|newest| after > newest)) {
+            return Err(ResumeError::Ahead);
+        }
+        // Clients resume a stream that ended without an answer again and again, as long as they get a stream.
+        if after.is_some_and(|after| streams.has_ended_with(number, after)) {
+            return Err(ResumeError::TooLate);
+        }
+        let (reader, changed, newest) = streams.attach(number).ok_or(ResumeError::TooLate)?;
+        let state = EventStreamReader {
+            endpoint: Arc::clone(endpoint),
+            session: Arc::clone(session),
+            number,
+            reader,
+            changed,
+            last_sent: after.unwrap_or(newest),
+            must_prime: session.legacy_revision().is_some_and(|r| r.rules().sse_priming),
+            ticks: interval_from_now(endpoint.transports.http.sse_keep_alive),
+            identity: identity.clone(),
+            revoked: endpoint.sessions.authenticator.wait_until_token_revoked(identity),
+            slot,
+        };
+        Ok(stream_response(state, EventStreamReader::next))
     }
-    // Clients resume a stream that ended without an answer again and again, as long as they get a stream.
-    if after.is_some_and(|after| streams.has_ended_with(number, after)) {
-        return Err(ResumeError::TooLate);
-    }
-    let (reader, changed, newest) = streams.attach(number).ok_or(ResumeError::TooLate)?;
-    let state = EventStreamReader {
-        endpoint: Arc::clone(endpoint),
-        session: Arc::clone(session),
-        number,
-        reader,
-        changed,
-        last_sent: after.unwrap_or(newest),
-        must_prime: session.legacy_revision().is_some_and(|r| r.rules().sse_priming),
-        ticks: interval_from_now(endpoint.transports.http.sse_keep_alive),
-        identity: identity.clone(),
-        revoked: endpoint.sessions.authenticator.wait_until_token_revoked(identity),
-        slot,
-    };
-    Ok(stream_response(state, EventStreamReader::next))
 }
 
 impl Drop for EventStreamReader {
@@ -235,8 +243,15 @@ mod tests {
         fn read(&self, from: (u32, Option<u64>), end: Option<CancellationToken>) -> Result<BoxBody, ResumeError> {
             let slot = |end| (self.endpoint.endpoint.server.long_requests.slots.take("ci").unwrap(), end);
             let identity = self.endpoint.identity(&self.key);
-            let response = stream_events(&self.endpoint.endpoint, &self.session, &identity, from, end.map(slot))?;
-            Ok(response.into_body())
+            let request = EventStreamRequest {
+                endpoint: &self.endpoint.endpoint,
+                session: &self.session,
+                identity: &identity,
+                stream: from.0,
+                after: from.1,
+                slot: end.map(slot),
+            };
+            Ok(request.respond()?.into_body())
         }
     }
 

@@ -14,7 +14,7 @@ use super::{
     mcp::{owner_of_session, unread_body},
     read_body,
 };
-use crate::{endpoint::McpEndpoint, next_pump_id};
+use crate::{attachment::attach_only_connection, endpoint::McpEndpoint};
 use countersign_exchange::{
     slots::StreamSlot,
     state::{Channel, SessionState},
@@ -27,7 +27,7 @@ use countersign_http::{
 use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_session::{
     Session,
-    actor::{Attach, AttachedConnection, Disconnected, InboundMessage, deliver},
+    actor::{Disconnected, InboundMessage, deliver},
 };
 use countersign_telemetry::metrics::Transport;
 
@@ -53,15 +53,8 @@ async fn try_stream(request: &HttpRequest, endpoint: &Arc<McpEndpoint>) -> Resul
         connection.bind_session(&session);
     }
     let actor = Session::open(&endpoint.sessions, Arc::clone(&session), None);
-    let wake_up = Arc::new(Notify::new());
-    let pump_id = next_pump_id();
-    let wake = {
-        let wake_up = Arc::clone(&wake_up);
-        Arc::new(move || wake_up.notify_one())
-    };
-    let (cut, is_alive) = (cutter(request), Arc::default());
-    let attached = actor.send(Attach(AttachedConnection { id: pump_id, generation: 0, wake, cut, is_alive })).await;
-    attached.map_err(|_| McpError::shutting_down())?;
+    let attached = attach_only_connection(&actor, cutter(request)).await;
+    let (pump_id, wake_up) = attached.map_err(|_| McpError::shutting_down())?;
     let url = format!("event: endpoint\ndata: /messages?sessionId={}\n\n", session.id);
     let ticks = sse::interval_from_now(endpoint.transports.http.sse_keep_alive);
     let stream = OutboxStream {

@@ -1,7 +1,7 @@
-//! The MCP endpoint. It checks every request, whatever its era, and finds the node that owns its session, call or task.
+//! The MCP endpoint. It checks requests of both eras, and finds the node that owns the session, the call or the task of each.
 //!
-//! A session is found by the headers, before the body is read. The call or task of a request without a session is found
-//! by its message. There is no search if this is the only node.
+//! The owner of a session is found by the headers, before the body is read, and the owner of a call or task by the message.
+//! There is no search if this is the only node.
 
 use std::sync::Arc;
 
@@ -88,9 +88,9 @@ async fn answer_post(mut post: Post<'_>, payload: web::Payload) -> Result<HttpRe
     Ok(match envelope::parse(&body, &endpoint.server.limits.envelope) {
         Ok(Incoming::Single(message)) => match answer_by_owner(&post, &message, &body).await {
             Some(response) => response,
-            None => handle(post, routes.load_full(), &message, None).await,
+            None => answer_in_era(post, routes.load_full(), &message, None).await,
         },
-        Ok(Incoming::Batch(_)) => session::batch(post, routes.load_full(), body).await,
+        Ok(Incoming::Batch(_)) => session::answer_batch(post, routes.load_full(), body).await,
         Err(fault) => refuse_body(&post, &fault),
     })
 }
@@ -117,7 +117,7 @@ async fn answer_large(post: Post<'_>, table: Arc<RouteTable>, body: Bytes) -> Re
     };
     let (message, mirror_check) = match large_messages.run(&post.identity.principal.name, parse).await? {
         Ok(Some(parsed)) => parsed,
-        Ok(None) => return Ok(session::batch(post, table, body).await),
+        Ok(None) => return Ok(session::answer_batch(post, table, body).await),
         Err(fault) => return Ok(refuse_body(&post, &fault)),
     };
     if let Some(response) = answer_by_owner(&post, &message.as_message(), &body).await {
@@ -128,7 +128,7 @@ async fn answer_large(post: Post<'_>, table: Arc<RouteTable>, body: Bytes) -> Re
         OwnedMessage::Request(request) => Some(LargeRequest { request: Arc::clone(request), mirror_check }),
         OwnedMessage::Notification { .. } | OwnedMessage::Response { .. } => None,
     };
-    Ok(handle(post, table, &message.as_message(), large).await)
+    Ok(answer_in_era(post, table, &message.as_message(), large).await)
 }
 
 /// Refuses a body that is not a message. Only such a body is checked for a `Content-Encoding`, because an encoded one is never
@@ -156,7 +156,7 @@ async fn answer_by_owner(post: &Post<'_>, message: &Message<'_>, body: &Bytes) -
 }
 
 /// Answers a message in its era.
-async fn handle(
+async fn answer_in_era(
     post: Post<'_>,
     table: Arc<RouteTable>,
     message: &Message<'_>,
@@ -170,7 +170,7 @@ async fn handle(
         Ok(meta) if is_modern(post.request.headers(), post.session_id, message, &meta) => {
             modern::serve(post, table, message, &meta, large).await
         }
-        Ok(_) => session::message(post, table, message, large).await,
+        Ok(_) => session::answer_message(post, table, message, large).await,
         Err(error) => refuse_message(400, request_id(message), &error, assumed_revision(post.request)),
     }
 }
@@ -206,7 +206,7 @@ pub async fn get(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> Http
         let identity = identify_caller(&endpoint, &request)?;
         Ok(match owner_of_session(&endpoint, &request, session_id(&request)).await? {
             Some(owner) => owner.forward(&request, None).await,
-            None => session::stream(&request, &endpoint, &identity),
+            None => session::open_stream(&request, &endpoint, &identity),
         })
     };
     open_stream.await.unwrap_or_else(|error: McpError| refuse(&error, assumed_revision(&request)))
@@ -214,14 +214,14 @@ pub async fn get(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> Http
 
 /// `DELETE /mcp`: ends a handshake-era session.
 pub async fn delete(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> HttpResponse {
-    let deleted = async {
+    let end_session = async {
         let identity = identify(&endpoint, &request)?;
         Ok(match owner_of_session(&endpoint, &request, session_id(&request)).await? {
             Some(owner) => owner.forward(&request, None).await,
-            None => session::delete(&request, &endpoint, &identity).await,
+            None => session::end_session(&request, &endpoint, &identity).await,
         })
     };
-    deleted.await.unwrap_or_else(|error: McpError| refuse(&error, assumed_revision(&request)))
+    end_session.await.unwrap_or_else(|error: McpError| refuse(&error, assumed_revision(&request)))
 }
 
 /// Another node, which owns the session, call or task of a request.

@@ -70,7 +70,7 @@ pub fn routes(cfg: &mut web::ServiceConfig) {
     .service(
         web::resource("/tools/{name}")
             .route(web::post().to(plain::call))
-            .default_service(methods::refuse_others("POST")),
+            .default_service(methods::refuse_other_methods("POST")),
     );
     for endpoint in std::iter::once("").chain(protected_resource::ENDPOINTS) {
         cfg.service(read_only_resource(&format!("{METADATA_PATH}{endpoint}"), plain::resource_metadata));
@@ -85,7 +85,7 @@ where
 {
     web::resource(path)
         .route(web::route().guard(methods::get_or_head()).to(handler))
-        .default_service(methods::refuse_others(methods::READ_METHODS))
+        .default_service(methods::refuse_other_methods(methods::READ_METHODS))
 }
 
 /// Authenticates an agent, as [`identify_agent`] does.
@@ -194,8 +194,8 @@ pub async fn read_body(
         .unwrap_or_else(|_| Err(McpError::new(ErrorKind::Timeout, "the body did not arrive in time")))
 }
 
-/// Returns the HTTP status of an error of a request whose body is read: a body that comes too late is the fault of the client
-/// (408) and not of the gateway (504).
+/// Returns the HTTP status of an error of a request with a body: a body that comes too late is the fault of the client (408)
+/// and not of the gateway (504).
 fn body_error_status(error: &McpError) -> u16 {
     if error.kind == ErrorKind::Timeout { 408 } else { error.kind.status() }
 }

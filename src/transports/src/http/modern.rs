@@ -120,7 +120,7 @@ fn build_scope(
     let sessions = &post.endpoint.sessions;
     // The session is for bookkeeping only: nothing of an earlier request on this connection applies to this one.
     let session = match Connection::for_request(post.request).filter(|connection| !connection.is_peer()) {
-        Some(connection) => Arc::clone(connection.session(|| {
+        Some(connection) => Arc::clone(connection.stateless_session(|| {
             let session = sessions.create_stateless_session(Transport::Http, post.identity.clone());
             sessions.server.publish_facts(&session, &facts);
             let actor = Session::open(sessions, Arc::clone(&session), None);

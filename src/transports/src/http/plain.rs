@@ -19,7 +19,6 @@ use countersign_exchange::{
     reply::{RelatedChannel, Reply},
 };
 use countersign_http::{
-    answer,
     problem::Problem,
     protected_resource::{self, METADATA_PATH},
 };
@@ -96,25 +95,22 @@ pub async fn call(
         ErrorKind::Timeout => Problem::request_timeout(),
         _ => error.into(),
     })?;
-    if !body.is_empty() && !answer::is_json(&request) {
+    if !body.is_empty() {
         // A page of another origin can post anything except JSON without a preflight request.
-        return Err(Problem::unsupported_media_type());
-    }
-    if !body.is_empty() && answer::is_encoded(&request) {
-        return Err(Problem::unsupported_encoding());
+        Problem::check_json_headers(&request)?;
     }
     let meta = read_meta(&request)?;
     let (large_messages, principal) = (Arc::clone(&endpoint.server.large_messages), Arc::clone(&identity.principal));
     let bytes = body.len();
     let work = move || async move { call_tool(&endpoint, identity, &name, &body, &meta).await };
     match large_messages.run_sized(bytes, &principal.name, work).await? {
-        Ok(reply) => response(&reply),
-        Err(error) => Err(refusal(error)),
+        Ok(reply) => to_response(&reply),
+        Err(error) => Err(to_problem(error)),
     }
 }
 
 /// Returns the HTTP response for the result of a `tools/call`.
-fn response(reply: &Reply) -> Result<HttpResponse, Problem> {
+fn to_response(reply: &Reply) -> Result<HttpResponse, Problem> {
     let result = ToolResult::from_answer(&reply.json).map_err(|fault| match fault {
         AnswerError::InputRequired => {
             McpError::new(ErrorKind::InputRequired, "the tool needs input, and this endpoint cannot ask for any")
@@ -133,7 +129,7 @@ fn response(reply: &Reply) -> Result<HttpResponse, Problem> {
     }
 }
 
-/// Returns the members of `_meta` that the headers stand for, as the text of a JSON object.
+/// Returns the members of `_meta` that headers set, as the text of a JSON object.
 ///
 /// # Errors
 /// `INVALID_REQUEST` for a header that is given more than once, since different readers might pick different ones, and for an
@@ -198,7 +194,7 @@ async fn call_tool(
 }
 
 /// Returns the problem document for an error. The code and the data of a server's error become `details`.
-fn refusal(error: McpError) -> Problem {
+fn to_problem(error: McpError) -> Problem {
     let Some(foreign) = &error.passthrough else { return error.into() };
     let mut details = json!({ "upstreamCode": foreign.code });
     if let Some(data) = &foreign.data {
@@ -256,7 +252,7 @@ mod tests {
 
     fn failure_document(kind: ErrorKind, json: &str) -> Value {
         let reply = Reply::new(json.to_owned()).with_failure(Some(kind));
-        serde_json::to_value(response(&reply).unwrap_err()).unwrap()
+        serde_json::to_value(to_response(&reply).unwrap_err()).unwrap()
     }
 
     #[test]
@@ -290,7 +286,7 @@ mod tests {
     #[test]
     fn error_of_server_keeps_its_code_and_data() {
         let error = McpError::from_upstream(ErrorKind::UpstreamError, -31234, "no", Some(r#"{"field":"a"}"#));
-        let refused = serde_json::to_value(refusal(error)).unwrap();
+        let refused = serde_json::to_value(to_problem(error)).unwrap();
         assert_eq!((&refused["detail"], &refused["code"]), (&json!("no"), &json!("UPSTREAM_ERROR")));
         assert_eq!(refused["details"], json!({ "upstreamCode": -31234, "upstreamData": { "field": "a" } }));
     }

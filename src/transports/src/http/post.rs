@@ -1,4 +1,4 @@
-//! A POST to the MCP endpoint, in the form that both eras share.
+//! A POST request to the MCP endpoint, as the handlers of both eras get it.
 
 use std::sync::Arc;
 
@@ -18,17 +18,17 @@ pub struct Post<'a> {
     pub endpoint: &'a web::Data<McpEndpoint>,
     pub request: &'a HttpRequest,
     pub identity: Identity,
-    /// The session that its headers name ([`handshake_session_id`]).
+    /// The session that the headers name ([`handshake_session_id`]).
     pub session_id: Option<&'a str>,
     pub accepts: AcceptedMedia,
-    /// The part of the budget for bodies that its body holds.
+    /// The reservation of its body in the budget for bodies.
     pub reservation: Option<Reservation>,
 }
 
 /// A large request, which is answered on a thread for large messages ([`countersign_runtime::large_messages`]).
 pub struct LargeRequest {
     pub request: Arc<OwnedRequest>,
-    /// The check of the headers that mirror its arguments.
+    /// The comparison of its arguments with the headers that mirror them.
     pub mirror_check: Result<MirrorCheck, McpError>,
 }
 

@@ -20,7 +20,8 @@ use actix_web::{
 use bytes::Bytes;
 
 use super::{
-    event_streams, names,
+    event_streams::EventStreamRequest,
+    names,
     post::{LargeRequest, Post, forwarded_headers, request_id, session_id},
     refuse, refuse_message,
 };
@@ -45,26 +46,26 @@ use countersign_session::{
 };
 use countersign_telemetry::metrics::Transport;
 
-/// Handles a message of a handshake-era client.
-pub async fn message(
+/// Answers a message of a handshake-era client.
+pub async fn answer_message(
     mut post: Post<'_>,
     table: Arc<RouteTable>,
     message: &Message<'_>,
     large: Option<LargeRequest>,
 ) -> HttpResponse {
-    let assumed = match header_revision(post.request) {
-        Ok(assumed) => assumed,
+    let assumed_revision = match header_revision(post.request) {
+        Ok(assumed_revision) => assumed_revision,
         Err(error) => {
             return refuse_message(error.kind.status(), request_id(message), &error, Revision::NEWEST_LEGACY);
         }
     };
-    let session = match find_session(&post, message, assumed) {
+    let session = match find_session(&post, message, assumed_revision) {
         Ok(session) => session,
-        Err(error) => return refuse_message(error.kind.status(), request_id(message), &error, assumed),
+        Err(error) => return refuse_message(error.kind.status(), request_id(message), &error, assumed_revision),
     };
     session.touch();
     let stream = Arc::new(PostStream::new(Arc::clone(&session)));
-    let source = message_source(&post, table, &session, &stream, assumed);
+    let source = build_message_source(&post, table, &stream, assumed_revision);
     let request = match message {
         Message::Notification(notification) => {
             source.handle_notification(notification);
@@ -95,46 +96,45 @@ pub async fn message(
     response
 }
 
-/// Handles a batch, in the revisions that have batches.
-pub async fn batch(mut post: Post<'_>, table: Arc<RouteTable>, body: Bytes) -> HttpResponse {
-    let assumed_and_session = header_revision(post.request).and_then(|assumed| {
+/// Answers a batch, in the revisions that have batches.
+pub async fn answer_batch(mut post: Post<'_>, table: Arc<RouteTable>, body: Bytes) -> HttpResponse {
+    let revision_and_session = header_revision(post.request).and_then(|assumed_revision| {
         let session = match post.session_id {
-            Some(id) => existing_session(&post, id)?,
-            None => temporary_session(&post),
+            Some(id) => find_named_session(&post, id)?,
+            None => create_temporary_session(&post),
         };
-        Ok((assumed, session))
+        Ok((assumed_revision, session))
     });
-    let (assumed, session) = match assumed_and_session {
+    let (assumed_revision, session) = match revision_and_session {
         Ok(found) => found,
         Err(error) => return refuse(&error, Revision::V2025_03_26),
     };
     session.touch();
-    let revision = session.legacy_revision().unwrap_or(assumed);
+    let revision = session.legacy_revision().unwrap_or(assumed_revision);
     if !revision.rules().batches {
         let error = McpError::new(ErrorKind::InvalidRequest, "this protocol revision has no batches");
         return refuse(&error, revision);
     }
     let stream = Arc::new(PostStream::new(Arc::clone(&session)));
-    let source = message_source(&post, table, &session, &stream, assumed);
+    let source = build_message_source(&post, table, &stream, assumed_revision);
     let work = source.answer_batch_body(body, post.reservation.take());
     respond(&post, &stream, work).await
 }
 
-fn message_source(
+fn build_message_source(
     post: &Post<'_>,
     table: Arc<RouteTable>,
-    session: &Arc<SessionState>,
     stream: &Arc<PostStream>,
-    assumed: Revision,
+    assumed_revision: Revision,
 ) -> MessageSource {
     let related = if post.accepts.sse { RelatedChannel::Stream(Arc::clone(stream)) } else { RelatedChannel::None };
     MessageSource {
         server: Arc::clone(&post.endpoint.server),
-        session: Arc::clone(session),
+        session: Arc::clone(&stream.session),
         identity: post.identity.clone(),
         transport: Transport::Http,
         related,
-        assumed,
+        assumed: assumed_revision,
         headers: forwarded_headers(&table, post.request),
         table,
     }
@@ -229,7 +229,15 @@ async fn respond(post: &Post<'_>, stream: &Arc<PostStream>, work: AnswerFuture) 
         return refuse_ended();
     }
     bind_session(post.request, &session);
-    let response = event_streams::stream_events(post.endpoint, &session, &post.identity, (number, Some(0)), None);
+    let events = EventStreamRequest {
+        endpoint: post.endpoint,
+        session: &session,
+        identity: &post.identity,
+        stream: number,
+        after: Some(0),
+        slot: None,
+    };
+    let response = events.respond();
     drop(hold);
     response.unwrap_or_else(|_| HttpResponse::Accepted().finish())
 }
@@ -277,21 +285,25 @@ fn header_revision(request: &HttpRequest) -> Result<Revision, McpError> {
 
 /// Returns the session of a message: the one that its header names, a new one for `initialize`, or a temporary one for a method
 /// that needs none.
-fn find_session(post: &Post<'_>, message: &Message<'_>, assumed: Revision) -> Result<Arc<SessionState>, McpError> {
+fn find_session(
+    post: &Post<'_>,
+    message: &Message<'_>,
+    assumed_revision: Revision,
+) -> Result<Arc<SessionState>, McpError> {
     let method = match message {
         Message::Request(request) => Some(request.method.as_ref()),
         Message::Notification(_) | Message::Response(_) => None,
     };
     match (post.session_id, method) {
-        (Some(id), _) => existing_session(post, id),
+        (Some(id), _) => find_named_session(post, id),
         (None, Some("initialize")) => open_session(post),
         // An unknown method is refused without a session, too.
         (None, Some(method)) if !Method::parse(method).is_some_and(Method::needs_session) => {
-            Ok(temporary_session(post))
+            Ok(create_temporary_session(post))
         }
         (None, method) => {
             // A notification or a response in a newer revision comes from a client that has initialized a session.
-            let text = if assumed.rules().batches || method.is_some() {
+            let text = if assumed_revision.rules().batches || method.is_some() {
                 "send `initialize` first and then its Mcp-Session-Id"
             } else {
                 "the Mcp-Session-Id header is missing"
@@ -305,7 +317,7 @@ fn session_not_found() -> McpError {
     McpError::new(ErrorKind::SessionNotFound, "no such session; send `initialize` again")
 }
 
-fn existing_session(post: &Post<'_>, id: &str) -> Result<Arc<SessionState>, McpError> {
+fn find_named_session(post: &Post<'_>, id: &str) -> Result<Arc<SessionState>, McpError> {
     post.endpoint.sessions.find(&post.identity, Transport::Http, id).ok_or_else(session_not_found)
 }
 
@@ -326,7 +338,7 @@ fn open_session(post: &Post<'_>) -> Result<Arc<SessionState>, McpError> {
     Ok(Arc::new(session.with_node_prefix(lifetimes.node().as_deref())))
 }
 
-fn temporary_session(post: &Post<'_>) -> Arc<SessionState> {
+fn create_temporary_session(post: &Post<'_>) -> Arc<SessionState> {
     post.endpoint.sessions.create_stateless_session(Transport::Http, post.identity.clone())
 }
 
@@ -338,8 +350,8 @@ fn bind_session(request: &HttpRequest, session: &Arc<SessionState>) {
 }
 
 /// `GET /mcp`: opens the session's stream, or resumes one of its streams.
-pub fn stream(request: &HttpRequest, endpoint: &web::Data<McpEndpoint>, identity: &Identity) -> HttpResponse {
-    let Some(id) = session_id(request) else { return allow_only_post() };
+pub fn open_stream(request: &HttpRequest, endpoint: &web::Data<McpEndpoint>, identity: &Identity) -> HttpResponse {
+    let Some(id) = session_id(request) else { return refuse_missing_session_id() };
     if !answer::AcceptedMedia::from_request(request).sse {
         let error = McpError::new(ErrorKind::InvalidRequest, "the client must accept text/event-stream");
         return refuse_message(406, None, &error, Revision::NEWEST_LEGACY);
@@ -347,11 +359,11 @@ pub fn stream(request: &HttpRequest, endpoint: &web::Data<McpEndpoint>, identity
     let Some(session) = endpoint.sessions.find(identity, Transport::Http, id) else {
         return refuse(&session_not_found(), Revision::NEWEST_LEGACY);
     };
-    open_stream(request, endpoint, identity, &session)
+    try_open_stream(request, endpoint, identity, &session)
         .unwrap_or_else(|error| refuse(&error, session.legacy_revision().unwrap_or(Revision::NEWEST_LEGACY)))
 }
 
-fn open_stream(
+fn try_open_stream(
     request: &HttpRequest,
     endpoint: &web::Data<McpEndpoint>,
     identity: &Identity,
@@ -363,12 +375,13 @@ fn open_stream(
     let slot = endpoint.server.long_requests.admit_stream(&identity.principal, session.evictable(end.clone()))?;
     bind_session(request, session);
     session.touch();
-    let start = match last_event_id(request).map(EventId::parse) {
+    let (stream, after) = match last_event_id(request).map(EventId::parse) {
         None => (GET_STREAM, None),
         Some(Some(last)) => (last.stream, Some(last.event)),
         Some(None) => return Err(invalid("Last-Event-ID is not an event of this session")),
     };
-    event_streams::stream_events(endpoint, session, identity, start, Some((slot, end))).map_err(|fault| match fault {
+    let events = EventStreamRequest { endpoint, session, identity, stream, after, slot: Some((slot, end)) };
+    events.respond().map_err(|fault| match fault {
         ResumeError::TooLate => {
             McpError::new(ErrorKind::ResumeTooLate, "the gateway no longer holds the events of that stream")
         }
@@ -382,8 +395,12 @@ fn last_event_id(request: &HttpRequest) -> Option<&str> {
 }
 
 /// `DELETE /mcp`: ends the session.
-pub async fn delete(request: &HttpRequest, endpoint: &web::Data<McpEndpoint>, identity: &Identity) -> HttpResponse {
-    let Some(id) = session_id(request) else { return allow_only_post() };
+pub async fn end_session(
+    request: &HttpRequest,
+    endpoint: &web::Data<McpEndpoint>,
+    identity: &Identity,
+) -> HttpResponse {
+    let Some(id) = session_id(request) else { return refuse_missing_session_id() };
     let Some(session) = endpoint.sessions.find(identity, Transport::Http, id) else {
         return refuse(&session_not_found(), Revision::NEWEST_LEGACY);
     };
@@ -395,7 +412,7 @@ pub async fn delete(request: &HttpRequest, endpoint: &web::Data<McpEndpoint>, id
 }
 
 /// Refuses GET and DELETE without a session id. The stateless era has no sessions (2026-07-28/basic/transports/streamable-http).
-fn allow_only_post() -> HttpResponse {
+fn refuse_missing_session_id() -> HttpResponse {
     answer::method_not_allowed("a request without a session id must be a POST", "POST")
 }
 

@@ -27,7 +27,7 @@ use crate::{
         connection::{LogLevelRequest, UpstreamConnection},
         endpoint::{CallPass, Endpoint, choose_endpoint},
         gateway_requests::GatewayRequestError,
-        limits::CallClock,
+        limits::{CallClock, CallEnd},
         pool::PoolKey,
     },
 };
@@ -286,7 +286,10 @@ impl Upstream {
                 OutgoingRequest::check_permit(outgoing.permit.as_ref()).map_err(AttemptError::Link)?;
                 connection.link.request(outgoing, Arc::clone(clock) as _).await.map_err(AttemptError::Link)
             } => result,
-            () = clock.wait_until_expired() => Err(AttemptError::TimedOut),
+            end = clock.wait_for_end(&self.gateway_ended) => Err(match end {
+                CallEnd::Expired => AttemptError::TimedOut,
+                CallEnd::GatewayEnded => AttemptError::Link(LinkError::Lost("the gateway ended it".to_owned())),
+            }),
         };
         match &result {
             Ok(response) => {

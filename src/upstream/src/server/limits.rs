@@ -14,6 +14,7 @@ use tokio::{
     sync::{Semaphore, SemaphorePermit},
     time::Instant,
 };
+use tokio_util::sync::CancellationToken;
 
 use super::{Upstream, connection::UpstreamConnection, gateway_requests::GatewayRequestError};
 use crate::link::{LinkError, LinkKind, Listener, UpstreamNotification};
@@ -22,6 +23,9 @@ use countersign_protocol::Era;
 use countersign_provider::request::{Replier, UpstreamRequest};
 use countersign_runtime::background;
 
+/// The time after which a call also waits for the end of the gateway. Calls that are answered sooner do not take the lock
+/// of the token, which the callers of all threads share.
+const END_WATCH_DELAY: Duration = Duration::from_millis(50);
 /// The minimum interval between checks of a suspended clock.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Progress extends a call to at most this multiple of its time limit.
@@ -130,9 +134,17 @@ pub struct CallClock {
     listener: Arc<dyn Listener>,
     /// The time limit of the call.
     pub timeout: Duration,
+    /// The time from which [`Self::wait_for_end`] watches for the end of the gateway.
+    watches_end_from: Instant,
     state: Mutex<ClockState>,
     /// Used by the answers to questions, which continue the clock.
     weak_self: Weak<Self>,
+}
+
+/// The reason why the gateway no longer waits for the answer to a call.
+pub enum CallEnd {
+    Expired,
+    GatewayEnded,
 }
 
 struct ClockState {
@@ -157,9 +169,23 @@ impl CallClock {
             upstream,
             listener,
             timeout,
+            watches_end_from: now + END_WATCH_DELAY.min(timeout),
             state: Mutex::new(state),
             weak_self: weak_self.clone(),
         })
+    }
+
+    /// Waits until the time limit is reached, or until `gateway_ended` is cancelled.
+    pub async fn wait_for_end(&self, gateway_ended: &CancellationToken) -> CallEnd {
+        tokio::time::sleep_until(self.watches_end_from).await;
+        // Boxed, so that calls that are answered sooner do not reserve its memory.
+        Box::pin(async {
+            tokio::select! {
+                () = gateway_ended.cancelled() => CallEnd::GatewayEnded,
+                () = self.wait_until_expired() => CallEnd::Expired,
+            }
+        })
+        .await
     }
 
     /// Waits until the time limit is reached.

@@ -127,6 +127,8 @@ pub struct Upstream {
     pub(super) thread: OnceLock<ArbiterHandle>,
     pub(super) metrics: UpstreamMetrics,
     pub(super) stop: CancellationToken,
+    /// Cancelled at the end of the gateway, to end the calls that still run.
+    pub(super) gateway_ended: CancellationToken,
 }
 
 impl Upstream {
@@ -185,6 +187,7 @@ impl Upstream {
                 UpstreamMetrics::new(&config.name)
             },
             stop: CancellationToken::new(),
+            gateway_ended: CancellationToken::new(),
             config,
         })
     }
@@ -477,6 +480,15 @@ impl Upstream {
         self.close_links();
         for personal in self.open_personal_upstreams() {
             personal.close();
+        }
+    }
+
+    /// Fails the calls that still run after [`Self::close`]: those over HTTP run on the threads of their callers, and each
+    /// has a connection of its own.
+    pub(super) fn end_calls(&self) {
+        self.gateway_ended.cancel();
+        for personal in self.open_personal_upstreams() {
+            personal.end_calls();
         }
     }
 

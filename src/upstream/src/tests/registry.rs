@@ -7,15 +7,21 @@ use std::{
 
 use super::*;
 use crate::{registry::Upstreams, server::accounts::AccountCredentials};
+use countersign_protocol::ErrorKind;
 
 /// The servers by name, with one entry for each time that the name was configured.
 type Servers = Arc<Mutex<HashMap<String, Vec<Arc<FakeServer>>>>>;
 
 fn upstreams() -> (Upstreams, Servers) {
+    upstreams_of(legacy)
+}
+
+/// Creates upstreams whose servers come from a function.
+fn upstreams_of(new_server: fn() -> Arc<FakeServer>) -> (Upstreams, Servers) {
     let servers = Servers::default();
     let known = Arc::clone(&servers);
     let connectors = Arc::new(move |config: &Arc<UpstreamConfig>, _: Option<&AccountCredentials>| {
-        let fake = legacy();
+        let fake = new_server();
         known.lock().unwrap().entry(config.name.clone()).or_default().push(Arc::clone(&fake));
         vec![fake as Arc<dyn Connector>]
     });
@@ -55,6 +61,24 @@ async fn unchanged_upstream_survives_reconfiguration() {
     assert_eq!((open("a", 0), open("b", 1), open("d", 0)), (1, 1, 1));
     upstreams.stop().await;
     wait_until(|| open("a", 0) + open("b", 1) + open("d", 0) == 0).await;
+}
+
+#[actix::test]
+async fn stop_fails_running_calls() {
+    for new_server in [legacy, modern] {
+        let (upstreams, servers) = upstreams_of(new_server);
+        upstreams.apply(&[config("a")]);
+        settle(&upstreams).await;
+        let fake = Arc::clone(&servers.lock().unwrap()["a"][0]);
+        fake.answer_with(|_| Box::pin(std::future::pending()));
+        let (upstream, caller) = (upstreams.get("a").unwrap(), agent("ann"));
+        let (failed, ()) = tokio::join!(call(&upstream, &caller), async {
+            wait_until(|| fake.request_count("tools/call") == 1).await;
+            upstreams.stop().await;
+        });
+        let failed = failed.unwrap_err();
+        assert_eq!((failed.kind, &failed.data["outcome"]), (ErrorKind::UpstreamUnavailable, &"unknown".into()));
+    }
 }
 
 #[actix::test]

@@ -133,7 +133,7 @@ async fn missing_scope_is_a_challenge_in_both_eras() {
         let identity = identity.clone();
         let post = Post { endpoint: &data, request: &request, identity, session_id: None, accepts, reservation: None };
         let table = endpoint.endpoint.server.routing.routes.load_full();
-        let response = handle(post, table, &message, None).await;
+        let response = answer_in_era(post, table, &message, None).await;
         assert_eq!(response.status().as_u16(), 403, "{body}");
         let challenge = response.headers().get(WWW_AUTHENTICATE).unwrap();
         assert_eq!(challenge, r#"Bearer error="insufficient_scope", scope="tools:read""#, "{body}");
@@ -163,7 +163,7 @@ async fn request_keeps_the_table_of_its_parsing() {
             let identity = identity.clone();
             let post =
                 Post { endpoint: &data, request: &request, identity, session_id: None, accepts, reservation: None };
-            let response = handle(post, Arc::clone(table), &message, large).await;
+            let response = answer_in_era(post, Arc::clone(table), &message, large).await;
             let answer = to_bytes(response.into_body()).await.unwrap();
             let answer: serde_json::Value = serde_json::from_slice(&answer).unwrap();
             assert_eq!(answer["result"]["tools"].as_array().unwrap().len(), tools, "{body}");

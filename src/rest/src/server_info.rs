@@ -1,51 +1,19 @@
-//! Sessions and servers as the endpoints show them.
+//! Describes servers and modules for the endpoints that show them.
 
-use std::{cmp::Reverse, fmt, str::FromStr, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use actix_web::{HttpRequest, HttpResponse, web};
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{
-    Caller, Problem, Query, json_ok,
-    page::{self, PageParams},
-};
 use countersign_domain::principal::Principal;
-use countersign_exchange::state::short_session_id;
 use countersign_provider::{CallContext, Report};
 use countersign_routing::{PublishedTable, RouteTable, RouteTarget};
-use countersign_session::{Registry, registry::SessionInfo};
 use countersign_upstream::UpstreamStatus;
 
 /// The maximum time that a server may take to list its resources. A module that takes longer counts as down.
 const LISTING_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// Sorts sessions newest first, and those of one moment by the beginning of their ids.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct SessionSortKey(Reverse<i128>, String);
-
-impl SessionSortKey {
-    fn new(session: &SessionInfo) -> Self {
-        Self(Reverse(session.created_at.as_nanosecond()), short_session_id(&session.id))
-    }
-}
-
-impl fmt::Display for SessionSortKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.0.0, self.1)
-    }
-}
-
-impl FromStr for SessionSortKey {
-    type Err = std::num::ParseIntError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (created, id) = text.split_once('.').unwrap_or((text, ""));
-        Ok(Self(Reverse(created.parse()?), id.to_owned()))
-    }
-}
 
 /// A server, which is an upstream or a module.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -71,21 +39,11 @@ pub struct ServerInfo {
     pub upstream: Option<UpstreamStatus>,
 }
 
-/// Lists sessions.
-pub trait SessionsView: Send + Sync + 'static {
-    fn sessions(&self) -> Vec<SessionInfo>;
-}
-
-/// Lists servers.
+/// Provides the servers that the endpoints show.
 #[async_trait]
-pub trait ServersView: Send + Sync + 'static {
-    async fn servers(&self) -> Vec<ServerInfo>;
-}
-
-impl SessionsView for Registry {
-    fn sessions(&self) -> Vec<SessionInfo> {
-        self.describe_all()
-    }
+pub trait ServerSource: Send + Sync + 'static {
+    /// Describes all servers and modules.
+    async fn list_servers(&self) -> Vec<ServerInfo>;
 }
 
 /// The servers and modules of the published table.
@@ -96,17 +54,18 @@ pub struct RoutedServers {
 }
 
 #[async_trait]
-impl ServersView for RoutedServers {
-    /// Describes all servers, which are asked concurrently, so that one that does not answer delays no other.
-    async fn servers(&self) -> Vec<ServerInfo> {
+impl ServerSource for RoutedServers {
+    /// Asks all servers concurrently, so that one that does not answer delays no other.
+    async fn list_servers(&self) -> Vec<ServerInfo> {
         let table = self.routes.load_full();
         let context = CallContext::new(Arc::new(Principal::local_agent()));
         let limit = LISTING_TIMEOUT.min(self.request_timeout / 2);
-        join_all(table.providers().iter().map(|provider| server_info(&table, provider, &context, limit))).await
+        join_all(table.providers().iter().map(|provider| describe(&table, provider, &context, limit))).await
     }
 }
 
-async fn server_info(table: &RouteTable, provider: &RouteTarget, context: &CallContext, limit: Duration) -> ServerInfo {
+/// Describes a server, and waits at most `limit` for its resources.
+async fn describe(table: &RouteTable, provider: &RouteTarget, context: &CallContext, limit: Duration) -> ServerInfo {
     let listed = tokio::time::timeout(limit, provider.as_provider().resources(context)).await;
     let resources = listed.ok().and_then(Result::ok);
     let upstream = provider.upstream().map(|upstream| upstream.status());
@@ -128,40 +87,10 @@ async fn server_info(table: &RouteTable, provider: &RouteTarget, context: &CallC
     }
 }
 
-/// A page of sessions.
-#[derive(Serialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-struct SessionPage {
-    sessions: Vec<SessionInfo>,
-    #[schema(required)]
-    next_cursor: Option<String>,
-    /// The number of sessions on all pages.
-    total: usize,
-    /// The number of requests being answered in all sessions.
-    in_flight: usize,
-}
-
-/// Lists live sessions of clients, newest first.
-#[utoipa::path(get, path = "/api/sessions", operation_id = "listSessions", params(PageParams), responses(
-    (status = 200, description = "A page of sessions", body = SessionPage)))]
-pub async fn sessions(
-    _: Caller,
-    request: HttpRequest,
-    view: web::Data<dyn SessionsView>,
-) -> Result<HttpResponse, Problem> {
-    let query = Query::read(&request, &["limit", "cursor"])?;
-    let mut sessions = view.sessions();
-    let (total, in_flight) = (sessions.len(), sessions.iter().map(|session| session.in_flight).sum());
-    sessions.sort_by_cached_key(SessionSortKey::new);
-    let page = page::by_key(&query, sessions, SessionSortKey::new)?;
-    Ok(json_ok(&SessionPage { sessions: page.items, next_cursor: page.next_cursor, total, in_flight }))
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::Ordering;
 
-    use jiff::Timestamp;
     use serde_json::json;
 
     use super::*;
@@ -187,34 +116,8 @@ mod tests {
         let request_timeout = Duration::from_secs(30);
         let routed = RoutedServers { routes: Arc::new(PublishedTable::from_pointee(table.unwrap())), request_timeout };
         // The limit of the request began before the servers were asked.
-        let infos = tokio::time::timeout(request_timeout / 2, routed.servers()).await.expect("an answer in time");
+        let infos = tokio::time::timeout(request_timeout / 2, routed.list_servers()).await.expect("an answer in time");
         let shown: Vec<_> = infos.iter().map(|info| (info.name.as_str(), info.status)).collect();
         assert_eq!(shown, [("hung", "down"), ("stuck", "down"), ("files", "up")]);
-    }
-
-    #[test]
-    fn session_id_is_shown_shortened_without_its_node() {
-        for id in ["V1StGXR8_Z5jdHi6B-myTabcdefghijk", "nOdE_0-123.V1StGXR8_Z5jdHi6B-myTabcdefghijk"] {
-            check_shown(id);
-        }
-    }
-
-    fn check_shown(id: &str) {
-        let info = SessionInfo {
-            id: id.into(),
-            transport: "http".into(),
-            revision: Some("2025-11-25".into()),
-            client_name: None,
-            client_version: None,
-            principal: "local-agent".into(),
-            created_at: Timestamp::UNIX_EPOCH,
-            last_active_at: Timestamp::UNIX_EPOCH,
-            connected: true,
-            in_flight: 2,
-        };
-        let json = serde_json::to_value(&info).unwrap();
-        assert_eq!(json["id"], "V1StGXR8…");
-        assert_eq!(json["inFlight"], 2);
-        assert_eq!(json["clientName"], serde_json::Value::Null);
     }
 }

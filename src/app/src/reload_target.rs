@@ -9,7 +9,7 @@ use actix::Addr;
 use async_trait::async_trait;
 use jiff::Timestamp;
 
-use crate::nodes;
+use crate::{acceptances::bind_acceptances, nodes};
 use countersign_accounts::Accounts;
 use countersign_auth::{Authenticator, ProviderSignIns};
 use countersign_config::{OidcConfig, RoutesConfig, TokenIssuer, UpstreamConfig, WebhooksConfig};
@@ -27,8 +27,8 @@ use countersign_webhooks::Webhooks;
 
 const ROUTER_ENDED: &str = "the router has ended";
 
-/// The parts of a running gateway that a reload reconfigures.
-pub struct LiveGateway {
+/// The parts of the gateway that a reload of the configuration changes.
+pub struct ReloadTarget {
     pub router: Addr<Router>,
     /// The modules, which precede the servers.
     pub modules: Vec<RouteTarget>,
@@ -44,23 +44,8 @@ pub struct LiveGateway {
     pub provider_sign_ins: Arc<ProviderSignIns>,
 }
 
-/// Binds each acceptance that names no command or address to the current one of its server. Warns of servers whose
-/// tools were accepted for another command or address.
-pub async fn bind_acceptances(pins: &PinStore, servers: &[UpstreamConfig]) {
-    for server in servers {
-        let tools = pins.bind_to_server(&server.name, &server.target.fingerprint()).await;
-        if tools > 0 {
-            tracing::warn!(
-                server = %server.name,
-                tools,
-                "the tools of this server were accepted for another command or address, and wait to be accepted again"
-            );
-        }
-    }
-}
-
 #[async_trait]
-impl Reconfigurable for LiveGateway {
+impl Reconfigurable for ReloadTarget {
     async fn apply_routing(&self, policy: &PolicyConfig, routes: &RoutesConfig) -> Result<(), String> {
         let aliases = Aliases::new(routes).map_err(|error| error.to_string())?;
         let message = Reconfigure { policy: Policy::new(policy), aliases };
