@@ -89,8 +89,8 @@ impl Changes {
     /// # Errors
     /// The errors of the store.
     pub async fn bundles(&self) -> Result<Vec<Bundle>, McpError> {
-        let proposals = self.core.changes.store.bundle_candidates().await.map_err(store_error)?;
-        let bundles = divide(&proposals, self.core.changes.config.bundle_window);
+        let proposals = self.core.repository.store.bundle_candidates().await.map_err(store_error)?;
+        let bundles = divide(&proposals, self.core.repository.config.bundle_window);
         let bundles = bundles.iter().filter_map(|proposals| Bundle::new(proposals));
         Ok(bundles.filter(|bundle| bundle.waiting.len() > 1).collect())
     }
@@ -101,8 +101,8 @@ impl Changes {
     /// # Errors
     /// The errors of the store.
     pub async fn bundle(&self, change: &str) -> Result<Option<(Bundle, Vec<Arc<Change>>)>, McpError> {
-        let proposals = self.core.changes.store.bundle_candidates().await.map_err(store_error)?;
-        let bundles = divide(&proposals, self.core.changes.config.bundle_window);
+        let proposals = self.core.repository.store.bundle_candidates().await.map_err(store_error)?;
+        let bundles = divide(&proposals, self.core.repository.config.bundle_window);
         let found = bundles.iter().find(|proposals| proposals.iter().any(|proposal| proposal.id == change));
         let Some(mut bundle) = found.and_then(|proposals| Bundle::new(proposals)) else { return Ok(None) };
         let reads = bundle.waiting.clone().into_iter().map(|id| async move { self.get(&id).await });

@@ -164,7 +164,7 @@ impl ReviewCore {
     /// Returns the event that must come before an approved change runs, because votes are no longer valid or policy now denies the
     /// call; `None` if the approval still holds.
     pub(super) async fn find_objection(&self, change: &Arc<Change>) -> Result<Option<ChangeEvent>, McpError> {
-        if let Some(void) = votes::void_event(&self.changes, change)? {
+        if let Some(void) = votes::void_event(&self.repository, change)? {
             return Ok(Some(void));
         }
         let denial = self.find_denial(change).await?;
@@ -180,7 +180,7 @@ impl ReviewCore {
         let (provider, ComputedPreview { preview, before, .. }) =
             self.preview_as_proposer(change, &change.arguments).await?;
         let mut preview = truncate_headlines(preview);
-        let dependency = plan_steps::compose_over_plan(&self.changes, change, &mut preview)
+        let dependency = plan_steps::compose_over_plan(&self.repository, change, &mut preview)
             .await
             .map_err(|error| PreviewError::Unavailable(store_error(error)))?;
         let served_by = provider.server_identity();
@@ -252,7 +252,7 @@ impl ReviewCore {
             previews::recheck(&*self.directory, &provider, tool, arguments, &context, shown_state).await
         };
         let preview = AssertUnwindSafe(preview).catch_unwind();
-        match tokio::time::timeout(self.changes.config.tuning.preview_timeout, preview).await {
+        match tokio::time::timeout(self.repository.config.tuning.preview_timeout, preview).await {
             Ok(Ok(Ok(computed))) => {
                 // Reading the state may take long, and another definition may have become known meanwhile.
                 self.check_definition(change)?;

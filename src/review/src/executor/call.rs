@@ -31,12 +31,12 @@ pub(super) async fn call_provider(
     provider: &Arc<dyn Provider>,
     slot: &mut Slot,
 ) -> (Arc<Change>, ChangeEvent) {
-    let last_sent_at = Arc::new(AtomicI64::new(core.changes.config.now().as_millisecond()));
+    let last_sent_at = Arc::new(AtomicI64::new(core.repository.config.now().as_millisecond()));
     let Some(permit) = permit_for(core, change, &last_sent_at).await else {
         return (Arc::clone(change), ChangeEvent::Fail { fault: to_fault(&Permit::expired_error()), result: None });
     };
     let (inquirer, mut dialogue) = RunningDialogue::start(core, change).unzip();
-    let cancel = core.changes.shutdown.kill.child_token();
+    let cancel = core.repository.shutdown.kill.child_token();
     let context = CallContext {
         cancel: cancel.clone(),
         change_id: Some(change.id.clone()),
@@ -61,7 +61,7 @@ pub(super) async fn call_provider(
 /// or is stopped.
 async fn permit_for(core: &ReviewCore, change: &Change, last_sent_at: &Arc<AtomicI64>) -> Option<Permit> {
     let (nodes, claimant, clock) =
-        (Arc::clone(&core.changes.nodes), change.claimed_by.clone(), Arc::clone(&core.changes.config.clock));
+        (Arc::clone(&core.repository.nodes), change.claimed_by.clone(), Arc::clone(&core.repository.config.clock));
     // Checked just before the first byte of a call is sent.
     let permit_sent_at = Arc::clone(last_sent_at);
     let permit = Permit(Arc::new(move || {
@@ -70,8 +70,8 @@ async fn permit_for(core: &ReviewCore, change: &Change, last_sent_at: &Arc<Atomi
     }));
     // A late renewal is fine as long as the node did not lose its lease in between.
     while !permit.is_valid()
-        && core.changes.nodes.claimant() == change.claimed_by
-        && !core.changes.shutdown.kill.is_cancelled()
+        && core.repository.nodes.claimant() == change.claimed_by
+        && !core.repository.shutdown.kill.is_cancelled()
     {
         tokio::time::sleep(LEASE_CHECK_INTERVAL).await;
     }
@@ -88,7 +88,7 @@ async fn wait_for_answer(
     slot: &mut Slot,
     last_sent_at: &AtomicI64,
 ) -> ChangeEvent {
-    let mut deadline = tokio::time::Instant::now() + core.changes.config.tuning.run_timeout;
+    let mut deadline = tokio::time::Instant::now() + core.repository.config.tuning.run_timeout;
     let unknown_outcome = |kind: ErrorKind, message: &str, last_sent_at| ChangeEvent::LoseTrack {
         fault: ChangeFault::new(kind, message),
         last_sent_at,
@@ -104,18 +104,18 @@ async fn wait_for_answer(
         let run_event = tokio::select! {
             biased;
             answer = &mut work => return match answer {
-                Ok(answer) => outcome_event(&core.changes, answer, last_sent(last_sent_at)),
+                Ok(answer) => outcome_event(&core.repository, answer, last_sent(last_sent_at)),
                 Err(_panic) => {
                     tracing::error!(change = %change.id, provider = %change.provider, tool = %change.tool, "a tool panicked");
                     let message = "The tool failed in a way that leaves open whether the change was applied";
-                    unknown_outcome(ErrorKind::Internal, message, core.changes.config.now())
+                    unknown_outcome(ErrorKind::Internal, message, core.repository.config.now())
                 }
             },
             () = tokio::time::sleep_until(deadline), if !is_waiting => {
                 return unknown_outcome(ErrorKind::Timeout, "The tool did not answer in time", last_sent(last_sent_at));
             }
-            () = core.changes.shutdown.kill.cancelled() => {
-                return unknown_outcome(ErrorKind::Timeout, "The gateway was stopped while the tool was running", core.changes.config.now());
+            () = core.repository.shutdown.kill.cancelled() => {
+                return unknown_outcome(ErrorKind::Timeout, "The gateway was stopped while the tool was running", core.repository.config.now());
             }
             event = next_event => event,
         };

@@ -60,7 +60,7 @@ pub(crate) async fn run(
     mut approved: mpsc::UnboundedReceiver<ApprovedChange>,
     _ended: DropGuard,
 ) {
-    let slots = Arc::new(Semaphore::new(core.changes.config.tuning.concurrency.max(1)));
+    let slots = Arc::new(Semaphore::new(core.repository.config.tuning.concurrency.max(1)));
     // A queue key is present while one of its changes is running; its other changes wait in the queue.
     let mut queues: HashMap<String, VecDeque<ApprovedChange>> = HashMap::new();
     // Changes whose delay has not passed.
@@ -68,7 +68,7 @@ pub(crate) async fn run(
     let mut running: JoinSet<AttemptResult> = JoinSet::new();
     loop {
         let due = tokio::select! {
-            () = core.changes.shutdown.stop.cancelled() => break,
+            () = core.repository.shutdown.stop.cancelled() => break,
             Some(due) = delayed.next(), if !delayed.is_empty() => due,
             next = approved.recv() => match next {
                 Some(next) if next.delay.is_zero() => next,
@@ -127,7 +127,7 @@ fn spawn_attempt(
             Ok(retry) => retry,
             Err(_panic) => {
                 tracing::error!(change = %approved.id, "the Executor panicked while it ran a change");
-                lose_track(&core.changes, &approved.id).await;
+                lose_track(&core.repository, &approved.id).await;
                 None
             }
         };
@@ -141,7 +141,7 @@ type Slot = Option<OwnedSemaphorePermit>;
 
 /// Waits for a permit. Returns `None` once the gateway ends.
 async fn acquire_slot(core: &ReviewCore, slots: &Arc<Semaphore>) -> Slot {
-    core.changes.shutdown.stop.run_until_cancelled(Arc::clone(slots).acquire_owned()).await?.ok()
+    core.repository.shutdown.stop.run_until_cancelled(Arc::clone(slots).acquire_owned()).await?.ok()
 }
 
 /// Takes one approved change as far as possible, so that the queue can move on. Returns the change if it must be checked
@@ -150,7 +150,7 @@ async fn run_change(core: &ReviewCore, approved: &ApprovedChange, slots: &Arc<Se
     let mut failed_rechecks = 0;
     let mut short_delay = FIRST_RETRY_DELAY;
     let mut slot = None;
-    while !core.changes.shutdown.stop.is_cancelled() {
+    while !core.repository.shutdown.stop.is_cancelled() {
         if slot.is_none() {
             slot = acquire_slot(core, slots).await;
             continue;
@@ -163,17 +163,17 @@ async fn run_change(core: &ReviewCore, approved: &ApprovedChange, slots: &Arc<Se
                 return Some(ApprovedChange { delay, handover_backoff: backoff, ..approved.clone() });
             }
             Err(RetryReason::AccountNeeded) => {
-                let delay = core.changes.config.tuning.retry_delay.saturating_mul(ACCOUNT_DELAY_FACTOR);
+                let delay = core.repository.config.tuning.retry_delay.saturating_mul(ACCOUNT_DELAY_FACTOR);
                 return Some(ApprovedChange { delay, ..approved.clone() });
             }
             Err(RetryReason::Unavailable | RetryReason::OutcomeUnknown) => {
-                pause(core, core.changes.config.tuning.retry_delay).await;
+                pause(core, core.repository.config.tuning.retry_delay).await;
             }
             Err(reason) => {
                 if matches!(reason, RetryReason::TargetOccupied) {
                     slot = None;
                 }
-                pause(core, short_delay.min(core.changes.config.tuning.retry_delay)).await;
+                pause(core, short_delay.min(core.repository.config.tuning.retry_delay)).await;
                 short_delay = short_delay.saturating_mul(2);
             }
         }
@@ -209,16 +209,16 @@ async fn attempt(
         return Ok(());
     };
     crash_point("before_claim");
-    let claimant = core.changes.nodes.claimant();
-    if !core.changes.nodes.holds_claim(claimant.as_ref()) {
+    let claimant = core.repository.nodes.claimant();
+    if !core.repository.nodes.holds_claim(claimant.as_ref()) {
         return Err(RetryReason::Unavailable);
     }
-    let tool_timeout = provider.call_timeout(&change.tool).unwrap_or(core.changes.config.tuning.run_timeout);
-    let call_timeout = tool_timeout.min(core.changes.config.tuning.run_timeout);
+    let tool_timeout = provider.call_timeout(&change.tool).unwrap_or(core.repository.config.tuning.run_timeout);
+    let call_timeout = tool_timeout.min(core.repository.config.tuning.run_timeout);
     let claim = ChangeEvent::Claim { claimant: claimant.clone(), call_timeout, fingerprint: moved_fingerprint };
     let claimed = match commit_transition(core, &change, claim).await {
         Err(RetryReason::OutcomeUnknown) => {
-            return resolve_unknown_claim(&core.changes, &change, claimant.as_ref()).await;
+            return resolve_unknown_claim(&core.repository, &change, claimant.as_ref()).await;
         }
         claimed => claimed?,
     };
@@ -238,11 +238,11 @@ async fn attempt(
         *reads_back = reading.is_some();
     }
     crash_point("before_result");
-    let recorded = record_outcome(&core.changes, Arc::clone(&latest), event).await;
+    let recorded = record_outcome(&core.repository, Arc::clone(&latest), event).await;
     crash_point("after_result");
     // The changes that wait for the target would alter what is read, so they run afterwards.
     if let Some((applied, reading)) = recorded.zip(reading) {
-        verify(&core.changes, &applied, reading).await;
+        verify(&core.repository, &applied, reading).await;
     }
     Ok(())
 }
@@ -305,7 +305,7 @@ async fn check_readiness(
 /// Returns the change if it is still approved as it was.
 async fn load_approved(core: &ReviewCore, approved: &ApprovedChange) -> Result<Option<Arc<Change>>, RetryReason> {
     let id = approved.id.as_str();
-    match core.changes.store.get(id).await {
+    match core.repository.store.get(id).await {
         // An approval that was undone and given again is another approval with its own grace period.
         Ok(Some(change)) if change.state == ChangeState::Approved && change.version == approved.version => {
             Ok(Some(change))
@@ -323,7 +323,7 @@ async fn load_approved(core: &ReviewCore, approved: &ApprovedChange) -> Result<O
 
 /// Returns `true` if the change has expired. The node that is to run it records that.
 async fn expire_if_due(core: &ReviewCore, change: &Arc<Change>, is_own: bool) -> Result<bool, RetryReason> {
-    let is_expired = expiry::is_expired(&core.changes, change).await.map_err(|error| {
+    let is_expired = expiry::is_expired(&core.repository, change).await.map_err(|error| {
         tracing::error!(%error, change = %change.id, "the plan of an approved change cannot be read; trying again");
         RetryReason::Unavailable
     })?;
@@ -338,7 +338,7 @@ async fn expire_if_due(core: &ReviewCore, change: &Arc<Change>, is_own: bool) ->
 
 /// Checks that no other change occupies the target.
 async fn check_target_is_free(core: &ReviewCore, change: &Change) -> Result<(), RetryReason> {
-    match core.changes.store.occupants(vec![change.target_hash()], core.changes.config.now()).await {
+    match core.repository.store.occupants(vec![change.target_hash()], core.repository.config.now()).await {
         Ok(occupants) if occupants.is_empty() => Ok(()),
         Ok(_) => Err(RetryReason::TargetOccupied),
         Err(error) => {
@@ -356,7 +356,7 @@ async fn find_objection(
 ) -> Result<Option<ChangeEvent>, RetryReason> {
     match core.find_objection(change).await {
         // Keys and policy are the same on all nodes. If the node that is to run the change is gone, the leader does this.
-        Ok(Some(_)) if !is_own && !core.changes.nodes.is_leader() => Err(RetryReason::Unavailable),
+        Ok(Some(_)) if !is_own && !core.repository.nodes.is_leader() => Err(RetryReason::Unavailable),
         Ok(objection) => Ok(objection),
         Err(error) => {
             tracing::error!(%error, change = %change.id, "the validity of an approval cannot be checked; trying again");
@@ -400,7 +400,7 @@ async fn commit_transition(
     change: &Arc<Change>,
     event: ChangeEvent,
 ) -> Result<Option<Arc<Change>>, RetryReason> {
-    match core.changes.transitions.apply_event(change, event).await {
+    match core.repository.transitions.apply_event(change, event).await {
         Ok(change) => Ok(Some(change)),
         // The next attempt reads the change.
         Err(TransitionError::Store(error)) if !matches!(error, StoreError::Closed) => {
@@ -421,5 +421,5 @@ async fn commit_transition(
 }
 
 async fn pause(core: &ReviewCore, delay: Duration) {
-    core.changes.shutdown.stop.run_until_cancelled(tokio::time::sleep(delay)).await;
+    core.repository.shutdown.stop.run_until_cancelled(tokio::time::sleep(delay)).await;
 }

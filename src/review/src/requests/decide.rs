@@ -81,7 +81,7 @@ impl Changes {
     /// `CHANGE_EXPIRED`, `OVERLOADED`; the errors of the store.
     pub async fn withdraw(&self, id: &str, principal: &Principal, reason: Option<String>) -> RequestResult {
         let core = &*self.core;
-        core.changes.shutdown.check_open()?;
+        core.repository.shutdown.check_open()?;
         principal.require_scope(Scope::ToolsPropose)?;
         let mut change = load(core, id).await?;
         if change.proposer.principal != principal.name {
@@ -95,7 +95,7 @@ impl Changes {
         let reason = reason.and_then(shorten_reason);
         let transition = loop {
             let event = ChangeEvent::Withdraw { proposer: principal.clone(), reason: reason.clone() };
-            match core.changes.transitions.apply_event_for_endpoint(&change, event).await {
+            match core.repository.transitions.apply_event_for_endpoint(&change, event).await {
                 // Another transition came first. The change may still be undecided.
                 Err(TransitionError::Conflict) => change = load(core, id).await?,
                 transition => break transition,
@@ -140,7 +140,7 @@ impl Changes {
         check_comment(&change, comment.as_deref())?;
         check_sign_in(core, reviewer, &change)?;
         // The store would refuse the transition too, but here the error can name the time.
-        if let Some(until) = core.changes.store.in_flight_until(id).await.map_err(crate::store_error)? {
+        if let Some(until) = core.repository.store.in_flight_until(id).await.map_err(crate::store_error)? {
             let message = format!(
                 "The gateway that ran the change does not respond and may still send the call; settle the change after \
                  {until}, or restart that gateway"
@@ -195,7 +195,7 @@ pub(super) async fn check_decision(
     if approves {
         check_terms(&change, bulk)?;
         check_sign_in(core, &reviewer, &change)?;
-        if let Some(void) = votes::void_event(&core.changes, &change)? {
+        if let Some(void) = votes::void_event(&core.repository, &change)? {
             // The version that was shown counted a vote that is no longer valid.
             return Err(version_conflict_error(&apply_event(core, &change, void).await?));
         }
@@ -213,14 +213,14 @@ pub(super) async fn check_decision(
         },
         verdict,
         comment,
-        at: core.changes.config.now(),
+        at: core.repository.config.now(),
         version,
     });
     crash_point("before_decide");
     if approves {
         // An illegal decision is refused before the provider is asked for a preview.
         if change.state == ChangeState::Pending
-            && let Err(illegal) = machine::apply(&change, event.clone(), core.changes.config.now())
+            && let Err(illegal) = machine::apply(&change, event.clone(), core.repository.config.now())
         {
             return refuse(core, &change, illegal).await;
         }

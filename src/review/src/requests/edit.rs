@@ -64,7 +64,7 @@ async fn edit_now(core: &ReviewCore, edit: ChangeEdit) -> RequestResult {
     check_sign_in(core, &reviewer, &change)?;
     let arguments: Arc<RawValue> = arguments.into();
     let (edited_change, edited_arguments) = (Arc::clone(&change), Arc::clone(&arguments));
-    let (directory, max) = (Arc::clone(&core.directory), core.changes.config.tuning.max_change_bytes);
+    let (directory, max) = (Arc::clone(&core.directory), core.repository.config.tuning.max_change_bytes);
     let bytes = change.arguments.get().len() + arguments.get().len();
     let prepared = async {
         offload(bytes, move || check_arguments(&*directory, max, &edited_change, &edited_arguments)).await??;
@@ -72,7 +72,7 @@ async fn edit_now(core: &ReviewCore, edit: ChangeEdit) -> RequestResult {
         let (provider, ComputedPreview { preview, .. }) =
             core.preview_as_proposer(&change, &arguments).await.map_err(PreviewError::into_error)?;
         let mut preview = truncate_headlines(preview);
-        compose_over_plan(&core.changes, &change, &mut preview).await.map_err(store_error)?;
+        compose_over_plan(&core.repository, &change, &mut preview).await.map_err(store_error)?;
         Ok(RevisedCall { arguments, preview, served_by: provider.server_identity(), terms: Box::new(terms) })
     };
     let call = prepared.await.map_err(|error| ChangeRequestError { error, current: Some(Arc::clone(&change)) })?;

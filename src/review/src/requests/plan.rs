@@ -51,7 +51,7 @@ impl Changes {
         proposals: Vec<Proposal>,
     ) -> Result<Vec<Arc<Change>>, McpError> {
         let core = &*self.core;
-        core.changes.shutdown.check_open()?;
+        core.repository.shutdown.check_open()?;
         check_texts(title, reason)?;
         if !(1..=MAX_STEPS).contains(&proposals.len()) {
             return Err(invalid_params_error(format!("A plan has 1 to {MAX_STEPS} calls")));
@@ -110,7 +110,7 @@ impl Changes {
         announcement: PlanAnnouncement,
     ) -> Result<Arc<Change>, McpError> {
         let core = &*self.core;
-        core.changes.shutdown.check_open()?;
+        core.repository.shutdown.check_open()?;
         check_texts(&announcement.title, None)?;
         crash_point("before_propose");
         let principal = proposal.proposer.principal.clone();
@@ -121,7 +121,7 @@ impl Changes {
         let PlanAnnouncement { id, title, last } = announcement;
         let original_preview = proposal.preview.clone();
         for _ in 0..MAX_ATTEMPTS {
-            let steps = core.changes.store.plan(&id).await.map_err(store_error)?;
+            let steps = core.repository.store.plan(&id).await.map_err(store_error)?;
             let index = next_index(&steps)?;
             if index as usize + 1 == MAX_STEPS && !last {
                 return Err(invalid_params_error(format!(
@@ -152,7 +152,7 @@ impl Changes {
 
     /// Stops a plan of the principal by withdrawing its stored steps, because one of its calls was refused.
     pub async fn refuse_plan(&self, id: &str, principal: &str, reason: &str) {
-        match self.core.changes.store.plan(id).await {
+        match self.core.repository.store.plan(id).await {
             Ok(mut steps) => {
                 steps.retain(|step| step.proposer.principal == principal);
                 withdraw(&self.core, &steps, reason).await;
@@ -194,7 +194,7 @@ fn prepare_missing_steps(
         match draft_change(core, proposal) {
             Ok(draft) => drafts.push(draft),
             Err(error) => {
-                drafts.iter().for_each(|draft| core.changes.indexes.duplicates.remove(&draft.change.id));
+                drafts.iter().for_each(|draft| core.repository.indexes.duplicates.remove(&draft.change.id));
                 return Err(error.with("step", position));
             }
         }
@@ -215,7 +215,7 @@ async fn store_missing_steps(
         match write_new_change(core, draft).await {
             Ok(change) => stored.push(change),
             Err(error) => {
-                drafts.for_each(|draft| core.changes.indexes.duplicates.remove(&draft.change.id));
+                drafts.for_each(|draft| core.repository.indexes.duplicates.remove(&draft.change.id));
                 if matches!(error, TransitionError::Duplicate) {
                     return Ok(None);
                 }
@@ -237,7 +237,7 @@ async fn find_repeated_steps(
     calls: &[CallIdentity<'_>],
 ) -> Result<Vec<Arc<Change>>, McpError> {
     let steps = match &first.plan {
-        Some(plan) => core.changes.store.plan(&plan.id).await.map_err(store_error)?,
+        Some(plan) => core.repository.store.plan(&plan.id).await.map_err(store_error)?,
         None => Vec::new(),
     };
     let is_complete = steps.last().and_then(|step| step.plan.as_ref()).is_some_and(|plan| plan.last);
@@ -284,7 +284,7 @@ fn compose_preview<'a>(proposal: &mut Proposal, earlier: impl Iterator<Item = &'
 async fn withdraw(core: &ReviewCore, steps: &[Arc<Change>], reason: &str) {
     for step in steps {
         let event = ChangeEvent::StopPlan { reason: reason.to_owned(), reviewer: None };
-        match core.changes.transitions.apply_event(step, event).await {
+        match core.repository.transitions.apply_event(step, event).await {
             Ok(_) => return,
             Err(error) => tracing::debug!(?error, change = %step.id, "a step of a refused plan could not be withdrawn"),
         }

@@ -107,7 +107,7 @@ async fn load(core: &ReviewCore, id: &str) -> Result<Option<Plan>, McpError> {
     if id.len() > MAX_ID_BYTES {
         return Ok(None);
     }
-    let steps = core.changes.store.plan(id).await.map_err(store_error)?;
+    let steps = core.repository.store.plan(id).await.map_err(store_error)?;
     Ok(Plan::new(id, steps))
 }
 

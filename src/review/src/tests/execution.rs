@@ -170,7 +170,7 @@ async fn approved_change_expires_if_not_run_in_time() {
     let (first, second) = approve_behind_running_change(&bench, ["{}", "{}"]).await;
     bench.skew.store(61, Ordering::SeqCst);
     assert_eq!(
-        crate::upkeep::expiry::expire_due(&bench.changes.core.changes).await,
+        crate::upkeep::expiry::expire_due(&bench.changes.core.repository).await,
         1,
         "a running change does not expire"
     );
@@ -200,7 +200,7 @@ async fn restart_leaves_running_unknown_and_runs_approved_once() {
     let (ran, waiting, pending, same) =
         (propose("a").await, propose("b").await, propose("c").await, propose("a").await);
     // The transitions are made without the Executor, as if the process had ended right after the commit.
-    bench.changes.core.changes.shutdown.stop.cancel();
+    bench.changes.core.repository.shutdown.stop.cancel();
     let core = &bench.changes.core;
     for change in [&ran, &waiting, &same] {
         let decision = countersign_domain::changes::ReviewDecision {
@@ -213,13 +213,13 @@ async fn restart_leaves_running_unknown_and_runs_approved_once() {
             deputy_for: None,
             verdict: ReviewVerdict::Approve,
             comment: None,
-            at: core.changes.config.now(),
+            at: core.repository.config.now(),
             version: 1,
         };
-        let approved = core.changes.transitions.apply_event(change, ChangeEvent::Decide(decision)).await.unwrap();
+        let approved = core.repository.transitions.apply_event(change, ChangeEvent::Decide(decision)).await.unwrap();
         if change.id == ran.id {
             let claim = ChangeEvent::Claim { claimant: None, call_timeout: Duration::from_secs(30), fingerprint: None };
-            core.changes.transitions.apply_event(&approved, claim).await.unwrap();
+            core.repository.transitions.apply_event(&approved, claim).await.unwrap();
         }
     }
     let (dir, fake, skew) = bench.end().await;
@@ -310,7 +310,7 @@ async fn broken_long_call_still_occupies_its_target() {
 async fn approved_change_waits_for_its_provider_after_restart() {
     let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
-    bench.changes.core.changes.shutdown.stop.cancel();
+    bench.changes.core.repository.shutdown.stop.cancel();
     bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     let (dir, fake, skew) = bench.end().await;
     fake.present.store(false, Ordering::SeqCst);

@@ -44,7 +44,7 @@ async fn make_random_requests(bench: &TestBench, mut choices: Choices, ids: &[St
             }
             _ => {
                 bench.skew.store(i64::try_from(choices.below(300)).unwrap(), Ordering::SeqCst);
-                crate::upkeep::expiry::expire_due(&bench.changes.core.changes).await;
+                crate::upkeep::expiry::expire_due(&bench.changes.core.repository).await;
                 bench.skew.store(0, Ordering::SeqCst);
             }
         }

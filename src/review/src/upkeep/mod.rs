@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 
-use crate::{actor::ledger::Deadlines, stored_changes::StoredChanges};
+use crate::{actor::ledger::Deadlines, change_repository::ChangeRepository};
 
 /// The maximum number of changes handled in one round.
 const BATCH_SIZE: usize = 256;
@@ -23,14 +23,14 @@ const BATCH_SIZE: usize = 256;
 const MAX_CONCURRENT: usize = 32;
 
 /// Waits for the interval. Returns `false` when the gateway closes.
-async fn wait(changes: &StoredChanges, interval: Duration) -> bool {
-    changes.shutdown.stop.run_until_cancelled(tokio::time::sleep(interval)).await.is_some()
+async fn wait(repository: &ChangeRepository, interval: Duration) -> bool {
+    repository.shutdown.stop.run_until_cancelled(tokio::time::sleep(interval)).await.is_some()
 }
 
 /// Waits for the interval, and then until this node leads. Returns `false` when the gateway closes.
-async fn wait_for_turn(changes: &StoredChanges, interval: Duration) -> bool {
-    while wait(changes, interval).await {
-        if changes.nodes.is_leader() {
+async fn wait_for_turn(repository: &ChangeRepository, interval: Duration) -> bool {
+    while wait(repository, interval).await {
+        if repository.nodes.is_leader() {
             return true;
         }
     }
