@@ -13,6 +13,7 @@ use super::{
     Changes, ReviewConfig,
     actor::{
         ApprovedChange, Metrics, PendingChanges, TransitionError,
+        change_outline::ChangeOutline,
         daily_volume::{self, DailyVolume},
         indexes::ChangeIndexes,
         ledger::Ledger,
@@ -243,7 +244,7 @@ async fn recover(
         // A change from a restored backup is no longer approved.
         if let Some(change) = repository.store.get(&live_change.id).await?.filter(|c| c.state == ChangeState::Approved)
         {
-            let queued = ApprovedChange::new(&change, repository.config.now());
+            let queued = ApprovedChange::new(&ChangeOutline::from(&*change), repository.config.now());
             // Another node may have approved it and should run it.
             let _ = approved.send(if has_other_nodes { queued.with_handover_delay() } else { queued });
         }

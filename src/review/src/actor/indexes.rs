@@ -5,11 +5,12 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::{
+    change_outline::ChangeOutline,
     duplicate_calls::DuplicateCalls,
     ledger::{Counts, Deadlines},
     watch::Watchers,
 };
-use countersign_domain::changes::{ChangeState, Terms};
+use countersign_domain::changes::ChangeState;
 
 pub(crate) struct ChangeIndexes {
     pub watchers: Arc<Watchers>,
@@ -35,21 +36,14 @@ impl ChangeIndexes {
     }
 
     /// Schedules the escalation and the next reminder of a change while it waits for a decision.
-    pub(crate) fn schedule_notices(
-        &self,
-        id: &str,
-        state: ChangeState,
-        terms: &Terms,
-        created_at: Timestamp,
-        now: Timestamp,
-    ) {
+    pub(crate) fn schedule_notices(&self, change: &ChangeOutline<'_>, now: Timestamp) {
         for (deadlines, at) in [
-            (&self.escalations, terms.escalates_at(created_at)),
-            (&self.reminders, terms.next_reminder(created_at, now)),
+            (&self.escalations, change.terms.escalates_at(change.created_at)),
+            (&self.reminders, change.terms.next_reminder(change.created_at, now)),
         ] {
-            match at.filter(|_| state.awaits_decision()) {
-                Some(at) => deadlines.insert(id, at, now),
-                None => deadlines.remove(id),
+            match at.filter(|_| change.state.awaits_decision()) {
+                Some(at) => deadlines.insert(&change.id, at, now),
+                None => deadlines.remove(&change.id),
             }
         }
     }

@@ -74,7 +74,7 @@ impl Ledger {
         self.remove_if_idle(principal);
     }
 
-    /// Records that a change with a reservation is durable.
+    /// Records that a change whose share is counted already is durable.
     pub(crate) fn insert(&mut self, id: &str, principal: &str, bytes: u64, state: ChangeState) {
         self.open.insert(id.to_owned(), OpenChange { principal: principal.to_owned(), bytes, state });
     }
@@ -97,12 +97,17 @@ impl Ledger {
         }
     }
 
-    /// Adds a change that was stored before the start or by another node, even beyond the limits.
+    /// Adds a change that was stored before the start, even beyond the limits.
     pub(crate) fn restore(&mut self, id: &str, principal: &str, bytes: u64, state: ChangeState) {
+        self.add_usage(principal, bytes);
+        self.insert(id, principal, bytes, state);
+    }
+
+    /// Counts a change that another node has written, even beyond the limits, before it is inserted.
+    pub(crate) fn add_usage(&mut self, principal: &str, bytes: u64) {
         let usage = self.usage.entry(principal.to_owned()).or_default();
         usage.changes += 1;
         usage.bytes += bytes;
-        self.insert(id, principal, bytes, state);
     }
 
     fn remove_if_idle(&mut self, principal: &str) {
