@@ -10,6 +10,7 @@ mod resources;
 mod schema;
 #[cfg(test)]
 mod tests;
+mod text;
 mod tools;
 mod view;
 
@@ -21,11 +22,9 @@ use tokio::sync::broadcast;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use plan_view::plan_result;
+pub use text::{change_text, edits_note, progress_message, task_status_message};
 pub use tools::{PROPOSE_PLAN, PlannedCall, ProposePlanArgs, tool_definitions};
-pub use view::{
-    change_output_schema, change_result, change_result_with_hint, change_text, edits_note, progress_message,
-    task_status_message,
-};
+pub use view::{change_output_schema, change_result, change_result_with_hint};
 
 use crate::Changes;
 use countersign_domain::changes::Preview;

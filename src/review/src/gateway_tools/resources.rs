@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::{
     GatewayTools,
     calls::open_states,
-    view::{ChangeLine, ChangeView},
+    view::{ChangeView, ListedChange},
 };
 use crate::{ChangeFilter, MAX_ID_BYTES};
 use countersign_domain::changes::Change;
@@ -127,7 +127,7 @@ impl Module for GatewayTools {
         match uri {
             OPEN_CHANGES_URI => {
                 let open = self.own_changes(ctx, false).await?;
-                let lines: Vec<ChangeLine<'_>> = open.iter().map(|change| ChangeLine::new(change)).collect();
+                let lines: Vec<ListedChange<'_>> = open.iter().map(|change| ListedChange::new(change)).collect();
                 json_text(uri, &json!({ "changes": lines }))
             }
             GATEWAY_URI => json_text(uri, &self.describe_gateway()),
