@@ -5,7 +5,7 @@
 //! durable.
 //!
 //! `requests` serves the endpoints; `transition_writer.rs` sends a transition to the store through `actor`, which also
-//! enforces the limits; `recheck.rs` compares a change with the live state; `upkeep` expires and prunes changes, and voids
+//! enforces the limits; `recheck.rs` compares a change with its target; `upkeep` expires and prunes changes, and voids
 //! votes; `executor` claims, calls and records. [`gateway_tools`] are the tools with which an agent follows its own changes.
 
 mod actor;

@@ -1,4 +1,4 @@
-//! Compares a change with the live state of its target: when it is approved, and just before it runs.
+//! Compares a change with its target as it is now: when it is approved, and just before it runs.
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
@@ -42,10 +42,10 @@ pub(super) enum Comparison {
 /// A target that is as the change shows it, with the provider that would run the call.
 pub(super) struct SameTarget {
     pub provider: Arc<dyn Provider>,
-    /// The state that the provider's recipe has read, if any. It serves the verification.
+    /// The values that the provider's recipe has read of the target, if any. The verification compares with them.
     pub before: Option<StateBefore>,
-    /// The hash of the present state, if it differs from the state that the diff was made from: an earlier step of the same
-    /// plan has written the target since, as the diff shows.
+    /// The fingerprint of the target now, if it differs from that of the diff: an earlier step of the same plan has written the
+    /// target since, as the diff shows.
     pub moved_fingerprint: Option<String>,
 }
 
@@ -186,10 +186,10 @@ impl ReviewCore {
         let served_by = provider.server_identity();
         let same_server = change.served_by.fingerprint == served_by.fingerprint;
         let is_unmoved = preview.fingerprint == change.fingerprint && preview.target.lock_key == change.target.lock_key;
-        // If the fingerprint has changed, so may have what the diff does not show: what a truncated one leaves out, or a
-        // state on which the effect of the call depends.
-        let shows_state = !preview.diff.truncated && preview.state_effect != StateEffect::Dependent;
-        let is_as_shown = || (is_unmoved || shows_state) && change.shows(&preview);
+        // If the fingerprint has changed, so may have what the diff does not show: what a truncated one leaves out, or what the
+        // effect of the call depends on.
+        let shows_target = !preview.diff.truncated && preview.state_effect != StateEffect::Dependent;
+        let is_as_shown = || (is_unmoved || shows_target) && change.shows(&preview);
         let same_target = match dependency {
             StepDependency::Independent => is_unmoved,
             StepDependency::BeforeEarlierSteps => is_unmoved || is_as_shown(),
@@ -242,19 +242,19 @@ impl ReviewCore {
         // Dropping the guard tells the provider that the answer is no longer needed.
         let _cancel_on_drop = cancel.clone().drop_guard();
         let context = CallContext { cancel, ..CallContext::new(proposer) };
-        let (tool, shown_state) = (&change.tool, &change.fingerprint);
+        let (tool, shown_fingerprint) = (&change.tool, &change.fingerprint);
         let arguments_only = change.plan.is_some() && previews::shows_arguments_only(&provider, tool, arguments);
         let preview = async {
             if arguments_only {
                 let preview = previews::preview_arguments_only(&provider, tool, arguments, &context).await?;
                 return Ok(ComputedPreview { preview, transient_error: None, before: None });
             }
-            previews::recheck(&*self.directory, &provider, tool, arguments, &context, shown_state).await
+            previews::recheck(&*self.directory, &provider, tool, arguments, &context, shown_fingerprint).await
         };
         let preview = AssertUnwindSafe(preview).catch_unwind();
         match tokio::time::timeout(self.repository.config.tuning.preview_timeout, preview).await {
             Ok(Ok(Ok(computed))) => {
-                // Reading the state may take long, and another definition may have become known meanwhile.
+                // Reading the target may take long, and another definition may have become known meanwhile.
                 self.check_definition(change)?;
                 Ok((provider, computed))
             }

@@ -42,7 +42,7 @@ pub(super) async fn call_provider(
         change_id: Some(change.id.clone()),
         inquirer,
         permit: Some(permit),
-        approved_state: Some(change.fingerprint.clone()),
+        approved_fingerprint: Some(change.fingerprint.clone()),
         answers_confirmation: change.preview.confirms,
         ..CallContext::new(Arc::new(change.proposer.to_agent()))
     };

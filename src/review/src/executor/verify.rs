@@ -1,5 +1,5 @@
-//! Verifies an applied change: reads its target again, and records whether it is as approved. It is tried once, alters no
-//! state and repeats no write.
+//! Verifies an applied change: reads its target again, and records whether it is as approved. It is tried once, and it
+//! neither alters the target nor repeats a write.
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 

@@ -35,7 +35,7 @@ use countersign_provider::{
     text::unknown_tool_error,
 };
 
-/// Events buffered for a slow receiver; a receiver that lags further reads the state again.
+/// Events buffered for a slow receiver; a receiver that lags further reads the resources again.
 const EVENT_CAPACITY: usize = 1024;
 /// The delay between attempts to read the feed.
 const FEED_RETRY_DELAY: Duration = Duration::from_secs(1);

@@ -207,7 +207,7 @@ fn write_fields(out: &mut String, diff: &Diff) {
     }
 }
 
-/// Writes a field that has lines but no values: a diff that a tool made, or the current state.
+/// Writes a field that has lines but no values: a diff that a tool made, or the target as it is now.
 fn write_line_diff(out: &mut String, label: &str, lines: &[DiffLine]) -> std::fmt::Result {
     writeln!(out, "- {label}:")?;
     for line in lines.iter().take(MAX_FIELD_LINES) {
