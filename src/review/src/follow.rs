@@ -25,11 +25,11 @@ const RECOUNT_INTERVAL: Duration = Duration::from_secs(60);
 /// Passes new transitions to the actor until the gateway closes.
 pub(crate) async fn run(repository: Arc<ChangeRepository>, feed_gap: Arc<Notify>) {
     let (mut updates, stop) = (repository.nodes.subscribe_updates(), &repository.shutdown.stop_following);
-    let mut read_to = repository.feed.head();
+    let mut last_read = repository.feed.head();
     let mut recount = tokio::time::interval(RECOUNT_INTERVAL);
     recount.tick().await;
     loop {
-        let is_behind = updates.borrow_and_update().event > read_to.max(repository.feed.head());
+        let is_behind = updates.borrow_and_update().event > last_read.max(repository.feed.head());
         if !is_behind {
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -48,7 +48,7 @@ pub(crate) async fn run(repository: Arc<ChangeRepository>, feed_gap: Arc<Notify>
                 }
             }
         }
-        match read_new_events(&repository, &mut read_to).await {
+        match read_new_events(&repository, &mut last_read).await {
             Ok(true) => {}
             // The store has fewer events than its notification said: it is read again after a delay, or at the next notification.
             Ok(false) if is_behind => {
@@ -102,15 +102,15 @@ pub(crate) async fn receive_messages(core: Arc<ReviewCore>) {
 }
 
 /// Reads all new events. Returns `true` if there were any.
-async fn read_new_events(repository: &ChangeRepository, read_to: &mut u64) -> Result<bool, StoreError> {
+async fn read_new_events(repository: &ChangeRepository, last_read: &mut u64) -> Result<bool, StoreError> {
     let mut found_events = false;
     loop {
-        let after = repository.feed.head().max(*read_to);
+        let after = repository.feed.head().max(*last_read);
         let page = repository.store.remote_events_after(after, PAGE_SIZE).await?;
         let has_more = page.len() == PAGE_SIZE;
         let transitions = page.into_iter().map(RemoteTransition::parse).collect::<Result<Vec<_>, _>>()?;
         let Some(last) = transitions.last() else { return Ok(found_events) };
-        *read_to = last.seq;
+        *last_read = last.seq;
         found_events = true;
         repository.transitions.addr.do_send(AnnounceRemote { transitions });
         if !has_more {
