@@ -10,6 +10,7 @@ use crate::{
     change_repository::ChangeRepository,
     dialogue_channels::DialogueMessage,
     review_core::ReviewCore,
+    shutdown::pause,
 };
 use countersign_store::StoreError;
 
@@ -64,7 +65,7 @@ pub(crate) async fn run(repository: Arc<ChangeRepository>, feed_gap: Arc<Notify>
             Err(error) => {
                 tracing::warn!(%error, "the events of other nodes cannot be read; trying again");
                 feed_gap.notify_one();
-                if stop.run_until_cancelled(tokio::time::sleep(FAILURE_DELAY)).await.is_none() {
+                if !pause(stop, FAILURE_DELAY).await {
                     return;
                 }
             }

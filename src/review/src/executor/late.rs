@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::change_repository::ChangeRepository;
+use crate::{change_repository::ChangeRepository, shutdown::pause};
 use countersign_domain::changes::{
     Change, ChangeState,
     machine::{ChangeEvent, SYSTEM},
@@ -29,7 +29,7 @@ pub(super) async fn record_late_result(repository: &ChangeRepository, claimed: &
                 tracing::warn!(%error, change = %claimed.id, "a change whose result may be late cannot be read; trying again")
             }
         }
-        if !wait_for_retry(repository).await {
+        if !pause(&repository.shutdown.abandon, RETRY_DELAY).await {
             return true;
         }
     };
@@ -73,13 +73,8 @@ pub(super) async fn record_late_result(repository: &ChangeRepository, claimed: &
                 tracing::error!(%error, change = %claimed.id, "a late result cannot be recorded; trying again")
             }
         }
-        if !wait_for_retry(repository).await {
+        if !pause(&repository.shutdown.abandon, RETRY_DELAY).await {
             return true;
         }
     }
-}
-
-/// Waits before the next attempt. Returns `false` if the gateway is ending.
-async fn wait_for_retry(repository: &ChangeRepository) -> bool {
-    repository.shutdown.abandon.run_until_cancelled(tokio::time::sleep(RETRY_DELAY)).await.is_some()
 }

@@ -36,6 +36,7 @@ use crate::{
     actor::{ApprovedChange, TransitionError},
     recheck::{Comparison, Divergence, PreviewError, SameTarget, to_fault},
     review_core::ReviewCore,
+    shutdown::pause,
     upkeep::expiry,
 };
 use countersign_domain::changes::{Change, ChangeState, machine::ChangeEvent};
@@ -147,10 +148,11 @@ async fn acquire_slot(core: &ReviewCore, slots: &Arc<Semaphore>) -> Slot {
 /// Takes one approved change as far as possible, so that the queue can move on. Returns the change if it must be checked
 /// again.
 async fn run_change(core: &ReviewCore, approved: &ApprovedChange, slots: &Arc<Semaphore>) -> Option<ApprovedChange> {
+    let (stop, retry_delay) = (&core.repository.shutdown.stop, core.repository.config.tuning.retry_delay);
     let mut failed_rechecks = 0;
     let mut short_delay = FIRST_RETRY_DELAY;
     let mut slot = None;
-    while !core.repository.shutdown.stop.is_cancelled() {
+    while !stop.is_cancelled() {
         if slot.is_none() {
             slot = acquire_slot(core, slots).await;
             continue;
@@ -163,17 +165,17 @@ async fn run_change(core: &ReviewCore, approved: &ApprovedChange, slots: &Arc<Se
                 return Some(ApprovedChange { delay, handover_backoff: backoff, ..approved.clone() });
             }
             Err(RetryReason::AccountNeeded) => {
-                let delay = core.repository.config.tuning.retry_delay.saturating_mul(ACCOUNT_DELAY_FACTOR);
+                let delay = retry_delay.saturating_mul(ACCOUNT_DELAY_FACTOR);
                 return Some(ApprovedChange { delay, ..approved.clone() });
             }
             Err(RetryReason::Unavailable | RetryReason::OutcomeUnknown) => {
-                pause(core, core.repository.config.tuning.retry_delay).await;
+                pause(stop, retry_delay).await;
             }
             Err(reason) => {
                 if matches!(reason, RetryReason::TargetOccupied) {
                     slot = None;
                 }
-                pause(core, short_delay.min(core.repository.config.tuning.retry_delay)).await;
+                pause(stop, short_delay.min(retry_delay)).await;
                 short_delay = short_delay.saturating_mul(2);
             }
         }
@@ -418,8 +420,4 @@ async fn commit_transition(
             Ok(None)
         }
     }
-}
-
-async fn pause(core: &ReviewCore, delay: Duration) {
-    core.repository.shutdown.stop.run_until_cancelled(tokio::time::sleep(delay)).await;
 }

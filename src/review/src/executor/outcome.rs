@@ -11,6 +11,7 @@ use crate::{
     actor::TransitionError,
     change_repository::ChangeRepository,
     recheck::{MAX_FAULT_CHARS, to_fault},
+    shutdown::pause,
 };
 use countersign_domain::changes::{Change, ChangeFault, ChangeState, Claimant, machine::ChangeEvent};
 use countersign_protocol::{ErrorKind, McpError, redact::redact};
@@ -132,7 +133,7 @@ pub(super) async fn record_outcome(
                 tracing::error!(?error, change = %claimed.id, "the outcome of a change cannot be recorded; trying again");
             }
         }
-        if repository.shutdown.abandon.run_until_cancelled(tokio::time::sleep(retry_delay)).await.is_none() {
+        if !pause(&repository.shutdown.abandon, retry_delay).await {
             tracing::error!(change = %claimed.id, "gave up recording the outcome of a change");
             return None;
         }
@@ -168,8 +169,7 @@ pub(super) async fn resolve_unknown_claim(
                 tracing::error!(%error, change = %change.id, "a change that may have been claimed cannot be read; trying again");
             }
         }
-        let pause = tokio::time::sleep(repository.config.tuning.retry_delay);
-        if repository.shutdown.stop.run_until_cancelled(pause).await.is_none() {
+        if !pause(&repository.shutdown.stop, repository.config.tuning.retry_delay).await {
             return Ok(());
         }
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::{BATCH_SIZE, handle_due, wait_for_turn};
+use super::{BATCH_SIZE, handle_due, wait_for_leadership};
 use crate::{change_repository::ChangeRepository, draft::live_event};
 use countersign_domain::changes::{Change, machine::SYSTEM};
 use countersign_store::{AuditRecord, StoreError, WriteError, WriteRequest, write};
@@ -19,7 +19,7 @@ const FEED_EVENT: &str = "change.escalated";
 
 /// Records due escalations until the gateway closes.
 pub(crate) async fn run(repository: Arc<ChangeRepository>) {
-    while wait_for_turn(&repository, repository.config.tuning.expiry_interval).await {
+    while wait_for_leadership(&repository, repository.config.tuning.expiry_interval).await {
         while escalate_due(&repository).await == BATCH_SIZE && !repository.shutdown.stop.is_cancelled() {}
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::{BATCH_SIZE, handle_due, wait_for_turn};
+use super::{BATCH_SIZE, handle_due, wait_for_leadership};
 use crate::{actor::TransitionError, change_repository::ChangeRepository};
 use countersign_domain::changes::{Change, ChangeState, OnExpiry, machine::ChangeEvent};
 use countersign_runtime::crash::crash_point;
@@ -38,7 +38,7 @@ pub(crate) async fn is_expired(repository: &ChangeRepository, change: &Change) -
 
 /// Expires due changes until the gateway closes.
 pub(crate) async fn run(repository: Arc<ChangeRepository>) {
-    while wait_for_turn(&repository, repository.config.tuning.expiry_interval).await {
+    while wait_for_leadership(&repository, repository.config.tuning.expiry_interval).await {
         while expire_due(&repository).await == BATCH_SIZE && !repository.shutdown.stop.is_cancelled() {}
     }
 }

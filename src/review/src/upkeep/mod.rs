@@ -15,21 +15,16 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 
-use crate::{actor::ledger::Deadlines, change_repository::ChangeRepository};
+use crate::{actor::ledger::Deadlines, change_repository::ChangeRepository, shutdown::pause};
 
 /// The maximum number of changes handled in one round.
 const BATCH_SIZE: usize = 256;
 /// The maximum number of changes handled at the same time.
 const MAX_CONCURRENT: usize = 32;
 
-/// Waits for the interval. Returns `false` when the gateway closes.
-async fn wait(repository: &ChangeRepository, interval: Duration) -> bool {
-    repository.shutdown.stop.run_until_cancelled(tokio::time::sleep(interval)).await.is_some()
-}
-
 /// Waits for the interval, and then until this node leads. Returns `false` when the gateway closes.
-async fn wait_for_turn(repository: &ChangeRepository, interval: Duration) -> bool {
-    while wait(repository, interval).await {
+async fn wait_for_leadership(repository: &ChangeRepository, interval: Duration) -> bool {
+    while pause(&repository.shutdown.stop, interval).await {
         if repository.nodes.is_leader() {
             return true;
         }

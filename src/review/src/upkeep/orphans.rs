@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::wait_for_turn;
+use super::wait_for_leadership;
 use crate::{actor::TransitionError, change_repository::ChangeRepository};
 use countersign_domain::changes::{ChangeFault, machine::ChangeEvent};
 use countersign_protocol::ErrorKind;
@@ -12,7 +12,7 @@ use countersign_store::StoreError;
 
 /// Searches for orphaned changes until the gateway closes.
 pub(crate) async fn run(repository: Arc<ChangeRepository>) {
-    while wait_for_turn(&repository, repository.config.tuning.expiry_interval).await {
+    while wait_for_leadership(&repository, repository.config.tuning.expiry_interval).await {
         if let Err(error) = mark_orphans_unknown(&repository).await
             && !matches!(error, StoreError::Closed)
         {

@@ -9,7 +9,7 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
-use super::wait_for_turn;
+use super::wait_for_leadership;
 use crate::change_repository::ChangeRepository;
 use countersign_config::RetentionConfig;
 use countersign_domain::changes::{digest::body_hash, retention::redact};
@@ -60,7 +60,7 @@ pub(crate) async fn run(repository: Arc<ChangeRepository>) {
     let RetentionConfig { arguments, large, finished, events, large_bytes: _ } = repository.config.limits.retention;
     let shortest = [arguments, large, finished, events].into_iter().flatten().min();
     let interval = shortest.unwrap_or(MAX_INTERVAL).clamp(MIN_INTERVAL, MAX_INTERVAL);
-    while wait_for_turn(&repository, interval).await {
+    while wait_for_leadership(&repository, interval).await {
         while trust.is_trusted(repository.config.now()) {
             match prune_batch(&repository).await {
                 Ok(true) if !repository.shutdown.stop.is_cancelled() => tokio::time::sleep(BATCH_DELAY).await,

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::{BATCH_SIZE, handle_due, wait};
-use crate::{change_repository::ChangeRepository, draft::live_event};
+use super::{BATCH_SIZE, handle_due};
+use crate::{change_repository::ChangeRepository, draft::live_event, shutdown::pause};
 use countersign_store::StoreError;
 
 /// The live event on the feed.
@@ -17,7 +17,7 @@ const FEED_EVENT: &str = "change.reminder";
 /// Sends due reminders on the feed of this node until the gateway closes.
 pub(crate) async fn run(repository: Arc<ChangeRepository>) {
     let mut checked_to = repository.config.now();
-    while wait(&repository, repository.config.tuning.expiry_interval).await {
+    while pause(&repository.shutdown.stop, repository.config.tuning.expiry_interval).await {
         let now = repository.config.now();
         while remind_due(&repository, checked_to, now).await == BATCH_SIZE && !repository.shutdown.stop.is_cancelled() {
         }

@@ -4,8 +4,7 @@
 
 use std::sync::Arc;
 
-use super::wait;
-use crate::{actor::TransitionError, change_repository::ChangeRepository};
+use crate::{actor::TransitionError, change_repository::ChangeRepository, shutdown::pause};
 use countersign_domain::changes::{Change, ReviewDecision, ReviewVerdict, machine::ChangeEvent};
 use countersign_protocol::McpError;
 
@@ -48,7 +47,7 @@ pub(crate) async fn run(repository: Arc<ChangeRepository>) {
         {
             checked_revocations = Some(revocations);
         }
-        if !wait(&repository, repository.config.tuning.expiry_interval).await {
+        if !pause(&repository.shutdown.stop, repository.config.tuning.expiry_interval).await {
             return;
         }
     }
