@@ -17,12 +17,12 @@ mod draft;
 mod executor;
 mod follow;
 pub mod gateway_tools;
-mod plan_steps;
 mod recheck;
 mod requests;
 mod review_core;
 mod shutdown;
 mod start;
+mod step_dependency;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]

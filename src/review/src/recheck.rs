@@ -7,8 +7,8 @@ use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    plan_steps::{self, StepDependency},
     review_core::ReviewCore,
+    step_dependency::{self, StepDependency},
     store_error,
     upkeep::votes,
 };
@@ -180,7 +180,7 @@ impl ReviewCore {
         let (provider, ComputedPreview { preview, before, .. }) =
             self.preview_as_proposer(change, &change.arguments).await?;
         let mut preview = truncate_headlines(preview);
-        let dependency = plan_steps::compose_over_plan(&self.repository, change, &mut preview)
+        let dependency = step_dependency::compose_over_plan(&self.repository, change, &mut preview)
             .await
             .map_err(|error| PreviewError::Unavailable(store_error(error)))?;
         let served_by = provider.server_identity();

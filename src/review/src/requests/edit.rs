@@ -14,9 +14,9 @@ use super::{
 };
 use crate::{
     ChangeEdit, ChangeRequestError, Changes,
-    plan_steps::compose_over_plan,
     recheck::{PreviewError, truncate_headlines},
     review_core::ReviewCore,
+    step_dependency::compose_over_plan,
     store_error,
 };
 use countersign_domain::{
