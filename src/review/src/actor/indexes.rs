@@ -5,16 +5,14 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::{
-    change_outline::ChangeOutline,
-    duplicate_calls::DuplicateCalls,
-    ledger::{Counts, Deadlines},
+    change_outline::ChangeOutline, deadlines::Deadlines, duplicate_calls::DuplicateCalls, state_counts::StateCounts,
     watch::Watchers,
 };
 use countersign_domain::changes::ChangeState;
 
 pub(crate) struct ChangeIndexes {
     pub watchers: Arc<Watchers>,
-    pub counts: Counts,
+    pub counts: StateCounts,
     pub deadlines: Deadlines,
     /// The times from which further reviewers may decide on undecided changes, until they are recorded.
     pub escalations: Deadlines,
@@ -27,7 +25,7 @@ impl ChangeIndexes {
     pub(crate) fn new(max_waiters: usize, counts: &[(ChangeState, u64)]) -> Arc<Self> {
         Arc::new(Self {
             watchers: Watchers::new(max_waiters),
-            counts: Counts::new(counts),
+            counts: StateCounts::new(counts),
             deadlines: Deadlines::default(),
             escalations: Deadlines::default(),
             reminders: Deadlines::default(),

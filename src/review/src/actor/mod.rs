@@ -5,12 +5,14 @@
 
 pub mod change_outline;
 pub mod daily_volume;
+pub mod deadlines;
 pub mod duplicate_calls;
 pub mod indexes;
 pub mod ledger;
 pub mod order;
 pub mod proposal_rate;
 pub mod remote_transition;
+pub mod state_counts;
 pub mod watch;
 
 use std::{sync::Arc, time::Duration};

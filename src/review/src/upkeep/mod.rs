@@ -15,7 +15,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 
-use crate::{actor::ledger::Deadlines, change_repository::ChangeRepository, shutdown::pause};
+use crate::{actor::deadlines::Deadlines, change_repository::ChangeRepository, shutdown::pause};
 
 /// The maximum number of changes handled in one round.
 const BATCH_SIZE: usize = 256;
