@@ -28,6 +28,7 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 mod transition_writer;
+mod truncation;
 mod upkeep;
 mod waiting_reasons;
 

@@ -10,6 +10,7 @@ use super::{
     review_core::ReviewCore,
     step_dependency::{self, StepDependency},
     store_error,
+    truncation::{to_fault, truncate_headlines},
     upkeep::votes,
 };
 use countersign_domain::{
@@ -25,11 +26,6 @@ use countersign_provider::{
     },
 };
 use countersign_runtime::background;
-
-/// The maximum number of characters of a fault's message.
-pub(super) const MAX_FAULT_CHARS: usize = 1000;
-/// The maximum number of characters of the summary and of the target's label.
-const MAX_HEADLINE_CHARS: usize = 500;
 
 /// The comparison of a change with its target.
 pub(super) enum Comparison {
@@ -64,31 +60,9 @@ impl Divergence {
     }
 }
 
-/// Converts a provider's error into the fault that the change records.
-pub(super) fn to_fault(error: &McpError) -> ChangeFault {
-    let mut message = error.message.clone().into_owned();
-    truncate_chars(&mut message, MAX_FAULT_CHARS);
-    ChangeFault::new(error.kind, message)
-}
-
 /// Returns the event that stops a plan because of a step that cannot run.
 pub(super) fn stop_plan_event(fault: &ChangeFault) -> ChangeEvent {
     ChangeEvent::StopPlan { reason: format!("it could not be prepared: {}", fault.message), reviewer: None }
-}
-
-/// Truncates a text to at most `max` characters and an ellipsis.
-pub(super) fn truncate_chars(text: &mut String, max: usize) {
-    if let Some((end, _)) = text.char_indices().nth(max) {
-        text.truncate(end);
-        text.push('…');
-    }
-}
-
-/// Truncates the summary and label of a preview, which are part of lists and of every event.
-pub(super) fn truncate_headlines(mut preview: Preview) -> Preview {
-    truncate_chars(&mut preview.summary, MAX_HEADLINE_CHARS);
-    truncate_chars(&mut preview.target.label, MAX_HEADLINE_CHARS);
-    preview
 }
 
 /// The reason why a call cannot be previewed.

@@ -14,7 +14,7 @@ use futures_util::FutureExt;
 use jiff::Timestamp;
 
 use super::{Slot, dialogue::RunningDialogue, outcome::outcome_event};
-use crate::{recheck::to_fault, review_core::ReviewCore};
+use crate::{review_core::ReviewCore, truncation::to_fault};
 use countersign_domain::changes::{Change, ChangeFault, machine::ChangeEvent};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, Permit, Provider, ToolResult};

@@ -34,9 +34,10 @@ use self::{
 };
 use crate::{
     actor::{ApprovedChange, TransitionError},
-    recheck::{Comparison, Divergence, PreviewError, SameTarget, to_fault},
+    recheck::{Comparison, Divergence, PreviewError, SameTarget},
     review_core::ReviewCore,
     shutdown::pause,
+    truncation::to_fault,
     upkeep::expiry,
 };
 use countersign_domain::changes::{Change, ChangeState, machine::ChangeEvent};

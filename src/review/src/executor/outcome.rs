@@ -10,8 +10,8 @@ use super::{RetryReason, late::record_late_result};
 use crate::{
     actor::TransitionError,
     change_repository::ChangeRepository,
-    recheck::{MAX_FAULT_CHARS, to_fault},
     shutdown::pause,
+    truncation::{MAX_FAULT_CHARS, to_fault},
 };
 use countersign_domain::changes::{Change, ChangeFault, ChangeState, Claimant, machine::ChangeEvent};
 use countersign_protocol::{ErrorKind, McpError, redact::redact};

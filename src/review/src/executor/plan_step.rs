@@ -7,10 +7,11 @@ use serde_json::value::RawValue;
 
 use super::{RetryReason, commit_transition};
 use crate::{
-    recheck::{PreviewError, stop_plan_event, to_fault, truncate_headlines},
+    recheck::{PreviewError, stop_plan_event},
     requests::{edit::terms_for_arguments, propose::check_reviewable},
     review_core::ReviewCore,
     store_error,
+    truncation::{to_fault, truncate_headlines},
     upkeep::expiry,
 };
 use countersign_domain::{

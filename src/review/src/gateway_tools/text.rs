@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use serde_json::value::RawValue;
 
 use super::plan_view::plan_note;
-use crate::recheck::truncate_chars;
+use crate::truncation::truncate_chars;
 use countersign_domain::{
     changes::{
         Change, ChangeState, Diff, DiffLine, LineOp, ReviewDecision, ReviewVerdict, machine::SYSTEM,

@@ -8,11 +8,11 @@ use super::{
         check_sign_in, is_proposer, load, not_found_error, refusal_error, to_request_result, version_conflict_error,
         wrong_state_error,
     },
-    propose::shorten_reason,
     refresh::require_same_target,
 };
 use crate::{
-    ChangeDecision, ChangeRequestError, Changes, actor::TransitionError, review_core::ReviewCore, upkeep::votes,
+    ChangeDecision, ChangeRequestError, Changes, actor::TransitionError, review_core::ReviewCore,
+    truncation::truncate_reason, upkeep::votes,
 };
 use countersign_domain::{
     changes::{
@@ -92,7 +92,7 @@ impl Changes {
             });
         }
         crash_point("before_withdraw");
-        let reason = reason.and_then(shorten_reason);
+        let reason = reason.and_then(truncate_reason);
         let transition = loop {
             let event = ChangeEvent::Withdraw { proposer: principal.clone(), reason: reason.clone() };
             match core.repository.transitions.apply_event_for_endpoint(&change, event).await {

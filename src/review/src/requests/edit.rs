@@ -13,11 +13,8 @@ use super::{
     propose::check_reviewable,
 };
 use crate::{
-    ChangeEdit, ChangeRequestError, Changes,
-    recheck::{PreviewError, truncate_headlines},
-    review_core::ReviewCore,
-    step_dependency::compose_over_plan,
-    store_error,
+    ChangeEdit, ChangeRequestError, Changes, recheck::PreviewError, review_core::ReviewCore,
+    step_dependency::compose_over_plan, store_error, truncation::truncate_headlines,
 };
 use countersign_domain::{
     changes::{

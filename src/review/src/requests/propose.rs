@@ -9,19 +9,15 @@ use super::checks::into_client_error;
 use crate::{
     Changes, MAX_IDEMPOTENCY_KEY_BYTES, Proposal,
     actor::{TransitionError, TransitionResult, duplicate_calls},
-    draft, recheck,
+    draft,
     review_core::ReviewCore,
     store_error,
+    truncation::{truncate_client_texts, truncate_headlines, truncate_reason},
 };
 use countersign_domain::changes::{CHANGE_ID_PREFIX, Change, ChangeState, Dialogue, Proposer, arguments};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::crash::crash_point;
 use countersign_store::{AuditRecord, TransitionDraft, WriteRequest, write as write_to_store};
-
-/// The maximum number of characters that are kept of each text by which a client names itself.
-const MAX_CLIENT_TEXT_CHARS: usize = 200;
-/// The maximum number of characters that are kept of an agent's reason.
-const MAX_REASON_CHARS: usize = 1000;
 
 impl Changes {
     /// Stores a change durably, then announces it. The same idempotency key by the same principal with the
@@ -102,7 +98,7 @@ impl Changes {
         let core = &*self.core;
         core.repository.shutdown.check_open()?;
         core.admit_proposals(&proposer.principal, 1)?;
-        let proposer = shorten_proposer(proposer);
+        let proposer = truncate_client_texts(proposer);
         let details = json!({ "provider": provider, "tool": tool, "comment": reason, "proposer": proposer });
         let record = AuditRecord::new(
             "failing_call_returned",
@@ -194,14 +190,14 @@ pub(crate) fn check_reviewable(arguments: &RawValue, max: usize, kind: ErrorKind
 }
 
 fn new_change(core: &ReviewCore, proposal: Proposal) -> Change {
-    let preview = recheck::truncate_headlines(proposal.preview);
+    let preview = truncate_headlines(proposal.preview);
     let now = core.repository.config.now();
     let expire_after = SignedDuration::try_from(proposal.expire_after).unwrap_or(SignedDuration::MAX);
     let mut change = Change {
         id: format!("{CHANGE_ID_PREFIX}{}", nanoid::nanoid!(24, &nanoid::alphabet::SAFE[2..])),
         version: 1,
         state: ChangeState::Pending,
-        proposer: shorten_proposer(proposal.proposer),
+        proposer: truncate_client_texts(proposal.proposer),
         provider: proposal.provider,
         tool: proposal.tool,
         tool_title: proposal.tool_title,
@@ -220,7 +216,7 @@ fn new_change(core: &ReviewCore, proposal: Proposal) -> Change {
         digest: String::new(),
         review: proposal.review,
         idempotency_key: proposal.idempotency_key,
-        stated_reason: proposal.stated_reason.and_then(shorten_reason),
+        stated_reason: proposal.stated_reason.and_then(truncate_reason),
         dialogue: proposal.client_capabilities.filter(|_| proposal.terms.questions).map(Dialogue::new),
         terms: proposal.terms,
         duplicate_of: None,
@@ -244,21 +240,6 @@ fn new_change(core: &ReviewCore, proposal: Proposal) -> Change {
         change.state = ChangeState::Approved;
     }
     change
-}
-
-/// Shortens the texts by which the client names itself.
-fn shorten_proposer(mut proposer: Proposer) -> Proposer {
-    for text in [&mut proposer.client_name, &mut proposer.client_version].into_iter().flatten() {
-        recheck::truncate_chars(text, MAX_CLIENT_TEXT_CHARS);
-    }
-    proposer
-}
-
-/// Shortens a reason, or returns `None` if it is empty.
-pub(super) fn shorten_reason(reason: String) -> Option<String> {
-    let mut reason = reason.trim().to_owned();
-    recheck::truncate_chars(&mut reason, MAX_REASON_CHARS);
-    Some(reason).filter(|reason| !reason.is_empty())
 }
 
 /// Returns the change that the same principal proposed with the same idempotency key.
