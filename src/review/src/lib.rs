@@ -135,6 +135,18 @@ pub struct ChangeEdit {
     pub comment: Option<String>,
 }
 
+/// The settling of an unknown outcome as it comes from an endpoint.
+#[derive(Clone, Debug)]
+pub struct ChangeSettlement {
+    pub id: String,
+    pub reviewer: Arc<Principal>,
+    /// `true` if the change was applied, `false` if it has failed.
+    pub applied: bool,
+    pub comment: Option<String>,
+    /// The version that was shown.
+    pub version: u64,
+}
+
 /// The refusal of a request about a change, such as a decision or an edit. A conflict carries the change as it is now.
 #[derive(Debug)]
 pub struct ChangeRequestError {

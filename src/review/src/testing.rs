@@ -13,7 +13,7 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use serde_json::value::RawValue;
 
-use super::{ChangeDecision, ChangeRequestError, Changes, Proposal, ReviewConfig, ReviewTuning};
+use super::{ChangeDecision, ChangeRequestError, ChangeSettlement, Changes, Proposal, ReviewConfig, ReviewTuning};
 use countersign_config::{ChangesConfig, Config};
 use countersign_domain::{
     changes::{
@@ -138,6 +138,15 @@ impl TestBench {
         self.changes.decide(decision(change, "alice", verdict)).await
     }
 
+    pub async fn settle(
+        &self,
+        change: &Change,
+        reviewer_name: &str,
+        applied: bool,
+    ) -> Result<Arc<Change>, ChangeRequestError> {
+        self.changes.settle(settlement(change, reviewer_name, applied)).await
+    }
+
     pub async fn get(&self, id: &str) -> Arc<Change> {
         self.changes.get(id).await.unwrap().unwrap()
     }
@@ -215,5 +224,15 @@ pub fn decision(change: &Change, reviewer_name: &str, verdict: ReviewVerdict) ->
         version: change.version,
         digest: Some(change.digest.clone()),
         bulk: false,
+    }
+}
+
+pub fn settlement(change: &Change, reviewer_name: &str, applied: bool) -> ChangeSettlement {
+    ChangeSettlement {
+        id: change.id.clone(),
+        reviewer: Arc::new(reviewer(reviewer_name)),
+        applied,
+        comment: None,
+        version: change.version,
     }
 }

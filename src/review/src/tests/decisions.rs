@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::Ordering};
 use futures_util::future::join_all;
 
 use super::expect_refusal;
-use crate::{ChangeRequestError, testing::*};
+use crate::{ChangeRequestError, ChangeSettlement, testing::*};
 use countersign_domain::{
     changes::{ChangeState, ReviewVerdict, ServerIdentity},
     principal::{Principal, Role},
@@ -244,20 +244,22 @@ async fn unknown_outcome_is_settled_once_by_a_reviewer() {
     let bench = TestBench::new().await;
     *bench.fake.outcome.lock().unwrap() = CallOutcome::Error(ErrorKind::Timeout);
     let change = bench.propose("{}").await;
-    let early = bench.changes.settle(&change.id, &reviewer("alice"), true, None, 1).await;
+    let early = bench.settle(&change, "alice", true).await;
     expect_refusal(early, ErrorKind::ChangeNotPending);
     bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     let unknown = bench.wait_for_state(&change.id, ChangeState::OutcomeUnknown).await;
-    let agent = Principal::new("agent", Role::Agent);
-    expect_refusal(bench.changes.settle(&change.id, &agent, true, None, unknown.version).await, ErrorKind::Forbidden);
-    let own = bench.changes.settle(&change.id, &reviewer("agent"), true, None, unknown.version).await;
+    let agent = Arc::new(Principal::new("agent", Role::Agent));
+    let by_agent = ChangeSettlement { reviewer: agent, ..settlement(&unknown, "", true) };
+    expect_refusal(bench.changes.settle(by_agent).await, ErrorKind::Forbidden);
+    let own = bench.settle(&unknown, "agent", true).await;
     expect_refusal(own, ErrorKind::SelfApproval);
-    let old = bench.changes.settle(&change.id, &reviewer("alice"), true, None, 1).await;
+    let old = bench.settle(&change, "alice", true).await;
     expect_refusal(old, ErrorKind::VersionConflict);
     let comment = Some("it is there".to_owned());
-    let settled = bench.changes.settle(&change.id, &reviewer("alice"), true, comment, unknown.version).await.unwrap();
+    let commented = ChangeSettlement { comment, ..settlement(&unknown, "alice", true) };
+    let settled = bench.changes.settle(commented).await.unwrap();
     assert_eq!(settled.state, ChangeState::Applied);
-    let again = bench.changes.settle(&change.id, &reviewer("bob"), false, None, settled.version).await;
+    let again = bench.settle(&settled, "bob", false).await;
     expect_refusal(again, ErrorKind::ChangeNotPending);
     let entry = &bench.trail(&change.id).await[0];
     assert_eq!((entry.event.as_str(), entry.actor.as_str()), ("settled", "alice"));

@@ -269,7 +269,7 @@ async fn lost_call_holds_back_its_target_until_settled_and_rechecked() {
     bench.changes.set_waits_for(&mut waits).await.unwrap();
     let waits = waits.map(|change| change.waits_for.clone());
     assert_eq!(waits, [Some(BlockingChange { change: lost.id.clone(), until: lost.target_taken_until }), None]);
-    let settled = bench.changes.settle(&lost.id, &reviewer("bob"), false, None, lost.version).await.unwrap();
+    let settled = bench.settle(&lost, "bob", false).await.unwrap();
     assert_eq!(settled.target_taken_until, None);
     bench.wait_for_state(&same.id, ChangeState::Applied).await;
     bench.wait_for_state(&moved.id, ChangeState::Applied).await;

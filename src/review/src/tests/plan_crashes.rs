@@ -85,7 +85,7 @@ async fn finish(dir: &Path) -> Vec<Arc<Change>> {
             decide(&bench, open).await;
         } else if open.state == ChangeState::OutcomeUnknown {
             let applied = open.tool != "fail" && calls(dir).contains(&open.tool);
-            bench.changes.settle(&open.id, &reviewer("alice"), applied, None, open.version).await.unwrap();
+            bench.settle(open, "alice", applied).await.unwrap();
         } else {
             let version = open.version;
             let moved = bench.changes.wait(&open.id, version, Duration::from_secs(60)).await.unwrap().unwrap();

@@ -274,7 +274,7 @@ async fn unknown_outcome_pauses_the_plan_until_it_is_settled() {
         let lost = bench.wait_for_state(&steps[0].id, ChangeState::OutcomeUnknown).await;
         let waiting = plan(&bench, &steps).await;
         assert_eq!((states(&waiting)[1], waiting.stopped), (ChangeState::Approved, None));
-        bench.changes.settle(&lost.id, &reviewer("alice"), applied, None, lost.version).await.unwrap();
+        bench.settle(&lost, "alice", applied).await.unwrap();
         let end = if applied { ChangeState::Applied } else { ChangeState::Withdrawn };
         bench.wait_for_state(&steps[1].id, end).await;
         assert_eq!(bench.fake.call_count() - calls, if applied { 2 } else { 1 });

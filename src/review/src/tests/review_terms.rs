@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use futures_util::future::join_all;
 
 use super::expect_refusal;
-use crate::{ChangeDecision, ChangeRequestError, testing::*};
+use crate::{ChangeDecision, ChangeRequestError, ChangeSettlement, testing::*};
 use countersign_domain::{
     changes::{Change, ChangeState, OnExpiry, PreviewKind, PreviewNote, ReviewVerdict, SignInTerms, Terms},
     policy::{GroupMember, Reviewers},
@@ -148,7 +148,7 @@ async fn only_the_rules_reviewers_decide_edit_and_settle() {
     let edit = super::edits::edit(&change, "alice", r#"{"x":1}"#);
     expect_refusal(bench.changes.edit(edit).await, ErrorKind::Forbidden);
     // Others do not learn from the refusal whether the outcome is known.
-    expect_refusal(bench.changes.settle(&change.id, &reviewer("alice"), true, None, 1).await, ErrorKind::Forbidden);
+    expect_refusal(bench.settle(&change, "alice", true).await, ErrorKind::Forbidden);
     bench.changes.decide(approval_by(&change, "dora", None)).await.unwrap();
     bench.wait_for_state(&change.id, ChangeState::Applied).await;
     bench.end().await;
@@ -193,9 +193,9 @@ async fn rule_can_require_a_recent_and_strong_sign_in() {
     *bench.fake.outcome.lock().unwrap() = CallOutcome::Error(ErrorKind::Timeout);
     bench.changes.decide(approval(&edited, signed_in(200, Some("mfa")))).await.unwrap();
     let unknown = bench.wait_for_state(&change.id, ChangeState::OutcomeUnknown).await;
-    let settle = |principal: Arc<Principal>| {
-        let (changes, unknown) = (&bench.changes, &unknown);
-        async move { changes.settle(&unknown.id, &principal, true, None, unknown.version).await }
+    let settle = |reviewer: Arc<Principal>| {
+        let settlement = ChangeSettlement { reviewer, ..settlement(&unknown, "", true) };
+        bench.changes.settle(settlement)
     };
     expect_refusal(settle(Arc::new(reviewer("alice"))).await, ErrorKind::SignInRequired);
     expect_refusal(settle(signed_in(0, Some("pwd"))).await, ErrorKind::SignInRequired);
