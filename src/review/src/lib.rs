@@ -58,7 +58,7 @@ pub use config::{Clock, ReviewConfig, ReviewTuning};
 pub use countersign_store::Nodes;
 pub use draft::ChangeSummary;
 pub use requests::{
-    plan::PlanAnnouncement,
+    plan::{PlanAnnouncement, PlanProposal},
     plan_decision::{Plan, PlanDecision},
     propose::CallIdentity,
 };

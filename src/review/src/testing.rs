@@ -13,7 +13,9 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use serde_json::value::RawValue;
 
-use super::{ChangeDecision, ChangeRequestError, ChangeSettlement, Changes, Proposal, ReviewConfig, ReviewTuning};
+use super::{
+    ChangeDecision, ChangeRequestError, ChangeSettlement, Changes, PlanProposal, Proposal, ReviewConfig, ReviewTuning,
+};
 use countersign_config::{ChangesConfig, Config};
 use countersign_domain::{
     changes::{
@@ -202,6 +204,11 @@ pub fn proposal(
         expire_after: Duration::from_secs(3600),
         plan: None,
     }
+}
+
+/// Returns a proposal of a plan with these steps and without a reason.
+pub fn plan_proposal(steps: Vec<Proposal>) -> PlanProposal {
+    PlanProposal { title: "Move".into(), reason: None, steps }
 }
 
 pub fn reviewer(name: &str) -> Principal {

@@ -45,7 +45,7 @@ async fn child() {
         tool: (*tool).to_owned(),
         ..bench.proposal("agent", &format!(r#"{{"target":"{tool}"}}"#))
     };
-    let steps = bench.changes.propose_plan("Move", None, tools.iter().map(proposal).collect()).await.unwrap();
+    let steps = bench.changes.propose_plan(plan_proposal(tools.iter().map(proposal).collect())).await.unwrap();
     decide(&bench, &steps[0]).await;
     let mut last = bench.get(&steps.last().unwrap().id).await;
     while !last.state.is_final() {

@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Value, json, value::RawValue};
 
-use crate::{ChangeRequestError, Plan, PlanAnnouncement, PlanDecision, Proposal, testing::*};
+use crate::{ChangeRequestError, Plan, PlanAnnouncement, PlanDecision, PlanProposal, Proposal, testing::*};
 use countersign_domain::{
     changes::{Change, ChangeState, Preview, ReviewVerdict, Terms, diff::DiffBuilder, fingerprint},
     principal::{Principal, Role},
@@ -60,7 +60,11 @@ pub(super) async fn propose_with(
             proposal.preview = preview.await.unwrap();
         }
     }
-    bench.changes.propose_plan("Move", Some("because"), proposals).await.unwrap()
+    bench
+        .changes
+        .propose_plan(PlanProposal { reason: Some("because".into()), ..plan_proposal(proposals) })
+        .await
+        .unwrap()
 }
 
 fn plan_of(step: &Change) -> &str {

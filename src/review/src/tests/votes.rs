@@ -162,8 +162,8 @@ async fn revoked_vote_for_a_later_step_holds_back_the_plan() {
     let bench = bench(&keys).await;
     let proposal =
         |arguments| Proposal { expire_after: Duration::from_secs(100_000), ..bench.proposal("agent", arguments) };
-    let calls = vec![proposal(r#"{"target":"a"}"#), proposal(r#"{"target":"b"}"#)];
-    let steps = bench.changes.propose_plan("Move", None, calls).await.unwrap();
+    let steps = vec![proposal(r#"{"target":"a"}"#), proposal(r#"{"target":"b"}"#)];
+    let steps = bench.changes.propose_plan(plan_proposal(steps)).await.unwrap();
     approve(&bench, &steps[1], "mallory").await.unwrap();
     keys.revoke("key_mallory");
     approve(&bench, &steps[0], "alice").await.unwrap();
