@@ -20,6 +20,7 @@ pub mod gateway_tools;
 mod recheck;
 mod requests;
 mod review_core;
+mod revised_terms;
 mod shutdown;
 mod start;
 mod step_dependency;

@@ -8,8 +8,9 @@ use serde_json::value::RawValue;
 use super::{RetryReason, commit_transition};
 use crate::{
     recheck::{PreviewError, stop_plan_event},
-    requests::{edit::terms_for_arguments, propose::check_reviewable},
+    requests::propose::check_reviewable,
     review_core::ReviewCore,
+    revised_terms::revise_terms,
     store_error,
     truncation::{to_fault, truncate_headlines},
     upkeep::expiry,
@@ -127,7 +128,7 @@ async fn fill_in_results(core: &ReviewCore, change: &Arc<Change>) -> Result<Opti
     let arguments: Arc<RawValue> = RawValue::from_string(filled).map_err(|e| invalid(e.to_string()))?.into();
     check_reviewable(&arguments, core.repository.config.tuning.max_change_bytes, ErrorKind::ValidationFailed)?;
     core.directory.validate(&change.provider, &change.tool, &arguments)?;
-    let judged = terms_for_arguments(core, change, &arguments).await?;
+    let judged = revise_terms(core, change, &arguments).await?;
     let comment = "Filled in the results of earlier steps of its plan";
     preview_again(core, change, comment, arguments, judged).await.map(Some)
 }
@@ -141,7 +142,7 @@ async fn check_policy(core: &ReviewCore, change: &Arc<Change>) -> Result<Option<
             "The provider of this step does not offer its tool now",
         ));
     }
-    let judged = terms_for_arguments(core, change, &change.arguments).await?;
+    let judged = revise_terms(core, change, &change.arguments).await?;
     if judged.0 == Verdict::Allow {
         return Ok(None);
     }
