@@ -188,11 +188,11 @@ impl StandingRuleService {
         &self.deps.routes
     }
 
-    fn check_limits(&self, by: &Principal, new_rules: usize) -> Result<(), McpError> {
+    fn check_limits(&self, reviewer: &Principal, new_rules: usize) -> Result<(), McpError> {
         let rules = self.deps.cache.rules();
         let active = rules.iter().filter(|rule| !rule.has_ended());
         let is_own =
-            |rule: &StandingRule| Person::from_principal(&rule.creator()).is_same_as(Person::from_principal(by));
+            |rule: &StandingRule| Person::from_principal(&rule.creator()).is_same_as(Person::from_principal(reviewer));
         let (all, own) = active.fold((0, 0), |(all, own), rule| (all + 1, own + usize::from(is_own(rule))));
         let (message, max) = if own + new_rules > MAX_RULES_PER_OWNER {
             ("you have too many standing rules; revoke some (countersign rules revoke)", MAX_RULES_PER_OWNER)
@@ -206,8 +206,8 @@ impl StandingRuleService {
 
     /// Returns `true` if the rule denies calls of this person, with any of their keys. Older rules do not record the
     /// proposer, so their change is read. If retention has deleted the change, only the name counts.
-    async fn denies_own_calls(&self, rule: &StandingRule, by: &Principal) -> Result<bool, McpError> {
-        let person = Person::from_principal(by);
+    async fn denies_own_calls(&self, rule: &StandingRule, reviewer: &Principal) -> Result<bool, McpError> {
+        let person = Person::from_principal(reviewer);
         if rule.principal.as_ref().is_some_and(|name| person.is_named(name)) {
             return Ok(true);
         }
@@ -222,7 +222,7 @@ impl StandingRuleService {
                 "the change of the rule cannot be read, so the rule was not revoked",
             )
         })?;
-        Ok(change.is_some_and(|change| change.proposer_could_be(Person::from_principal(by))))
+        Ok(change.is_some_and(|change| change.proposer_could_be(Person::from_principal(reviewer))))
     }
 
     /// Revokes a rule. Any reviewer may do so, since the configuration decides again afterwards.
@@ -233,10 +233,10 @@ impl StandingRuleService {
     pub async fn revoke(
         self: &Arc<Self>,
         id: &str,
-        by: &Principal,
+        reviewer: &Principal,
         comment: Option<&str>,
     ) -> Result<Arc<StandingRule>, McpError> {
-        let (this, by) = (Arc::clone(self), by.clone());
+        let (this, reviewer) = (Arc::clone(self), reviewer.clone());
         let (id, comment) = (id.to_owned(), comment.map(str::to_owned));
         run_to_completion(async move {
             let _one_at_a_time = this.rules_lock.lock().await;
@@ -247,20 +247,20 @@ impl StandingRuleService {
             if rule.has_ended() {
                 return Err(already_ended_error(rule));
             }
-            if rule.verdict == StandingVerdict::Deny && this.denies_own_calls(rule, &by).await? {
+            if rule.verdict == StandingVerdict::Deny && this.denies_own_calls(rule, &reviewer).await? {
                 let message = "you cannot revoke a rule that denies your own calls";
                 return Err(McpError::new(ErrorKind::SelfApproval, message));
             }
             let revoked = StandingRule {
                 revoked_at: Some(this.now()),
-                revoked_by: Some(by.name.clone()),
+                revoked_by: Some(reviewer.name.clone()),
                 ..StandingRule::clone(rule)
             };
             let comment = comment.as_deref();
             crash_point("before_rule_revoked");
-            this.store_and_announce(&revoked, RuleEvent::Revoked, &by.name, comment).await?;
+            this.store_and_announce(&revoked, RuleEvent::Revoked, &reviewer.name, comment).await?;
             crash_point("after_rule_revoked");
-            tracing::info!(rule = %id, by = %by.name, "a standing rule was revoked");
+            tracing::info!(rule = %id, by = %reviewer.name, "a standing rule was revoked");
             Ok(Arc::new(revoked))
         })
         .await
@@ -376,7 +376,7 @@ fn already_ended_error(rule: &StandingRule) -> McpError {
 fn unrestricted_rule(
     verdict: StandingVerdict,
     (provider, tool, hash): (&str, &str, &str),
-    by: &Principal,
+    creator: &Principal,
     now: Timestamp,
 ) -> StandingRule {
     StandingRule {
@@ -392,12 +392,12 @@ fn unrestricted_rule(
         arguments: None,
         matching: Vec::new(),
         from_change: None,
-        created_by: by.name.clone(),
-        created_by_role: by.role,
-        created_by_owner: by.owner.clone(),
-        created_by_key: by.key_id.clone(),
-        created_by_other_names: by.other_names().to_vec(),
-        created_by_token: TokenRights::from_principal(by),
+        created_by: creator.name.clone(),
+        created_by_role: creator.role,
+        created_by_owner: creator.owner.clone(),
+        created_by_key: creator.key_id.clone(),
+        created_by_other_names: creator.other_names().to_vec(),
+        created_by_token: TokenRights::from_principal(creator),
         comment: None,
         created_at: now,
         expires_at: None,

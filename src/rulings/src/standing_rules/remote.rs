@@ -14,7 +14,7 @@ use countersign_store::{StoreError, find_newest_entry};
 struct RemoteRuleEvent {
     rule: StandingRule,
     event: RuleEvent,
-    by: String,
+    actor: String,
     comment: Option<String>,
 }
 
@@ -23,9 +23,9 @@ fn find_remote_events(known_rules: &[Arc<StandingRule>], stored: &[StandingRule]
     let mut events = Vec::new();
     for rule in stored {
         let previous = known_rules.iter().find(|known| known.id == rule.id);
-        let mut push = |event, by: &str, comment: Option<&str>| {
-            let (by, comment) = (by.to_owned(), comment.map(str::to_owned));
-            events.push(RemoteRuleEvent { rule: rule.clone(), event, by, comment });
+        let mut push = |event, actor: &str, comment: Option<&str>| {
+            let (actor, comment) = (actor.to_owned(), comment.map(str::to_owned));
+            events.push(RemoteRuleEvent { rule: rule.clone(), event, actor, comment });
         };
         if previous.is_none() {
             push(RuleEvent::Created, &rule.created_by, rule.comment.as_deref());
@@ -84,12 +84,12 @@ impl StandingRuleService {
             (self.deps.rebuild)().await;
         }
         self.is_behind.store(false, Ordering::Release);
-        for RemoteRuleEvent { rule, event, by, comment } in events {
+        for RemoteRuleEvent { rule, event, actor, comment } in events {
             let comment = match comment {
                 None if event == RuleEvent::Revoked => self.find_revocation_comment(&rule).await,
                 comment => comment,
             };
-            self.announce(&rule, event, &by, comment.as_deref());
+            self.announce(&rule, event, &actor, comment.as_deref());
         }
         Ok(())
     }
@@ -137,7 +137,7 @@ mod tests {
         let known = known.map(|rule| Arc::new(rule.clone()));
         find_remote_events(&known, &read.map(Clone::clone))
             .into_iter()
-            .map(|event| (event.rule.id, event.event, event.by))
+            .map(|event| (event.rule.id, event.event, event.actor))
             .collect()
     }
 
