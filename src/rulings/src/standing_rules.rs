@@ -1,5 +1,5 @@
-//! Standing rules of a running gateway: created from a change ([`create`]) or for a tool ([`allow`]), listed, revoked and
-//! expired. Each step is recorded before it takes effect, and is announced on the feed.
+//! Creates standing rules from a change ([`create`]) or for a tool ([`allow`]), and lists, revokes and expires them. Each step
+//! is recorded before it takes effect, and is announced on the feed.
 //!
 //! A [`StandingRule`] is one decision of a reviewer. [`StandingRuleService`] changes the rules, and [`StandingRuleCache`] holds
 //! them in memory as the [`StandingRuleSource`] from which the route table reads them.
@@ -9,6 +9,7 @@
 //! change from which it was created, if any.
 
 mod allow;
+mod cache;
 mod create;
 mod recording;
 mod remote;
@@ -17,20 +18,17 @@ mod suggest;
 mod tests;
 
 pub use self::{
+    cache::StandingRuleCache,
     create::{RuleArguments, RuleCallers, RuleRequest},
     suggest::Suggestions,
 };
 
 use std::{
     collections::HashMap,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicBool},
     time::Duration,
 };
 
-use arc_swap::ArcSwap;
 use futures_util::future::join_all;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
@@ -46,7 +44,7 @@ use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_routing::table::PublishedTable;
 use countersign_runtime::crash::crash_point;
-use countersign_store::{MAX_ENDED_RULES, Nodes, RULE_USED, Store, StoreError};
+use countersign_store::{RULE_USED, Store};
 
 /// The maximum number of active rules of one owner.
 pub const MAX_RULES_PER_OWNER: usize = 200;
@@ -62,84 +60,6 @@ const ALLOW_RULE_ENDED_COMMENT: &str = "the key or sign-in of the rule's creator
 /// The comment on a rule that denies and whose creator may no longer decide.
 const DENY_RULE_ORPHANED_COMMENT: &str = "the key or sign-in of the rule's creator was revoked or may no longer decide; the rule denies until a reviewer \
      revokes it";
-
-/// The current rules, which the route table reads when it is built.
-pub struct StandingRuleCache {
-    rules: ArcSwap<Vec<Arc<StandingRule>>>,
-    /// `true` while this node is cut off from the other nodes and would miss a revocation.
-    is_cut_off: AtomicBool,
-    nodes: Arc<dyn Nodes>,
-}
-
-impl StandingRuleSource for StandingRuleCache {
-    fn find_rules(&self, provider: &str, concerns: &dyn Fn(&str) -> bool) -> Vec<Arc<StandingRule>> {
-        let rules = self.rules.load();
-        let is_cut_off = self.is_cut_off.load(Ordering::Acquire);
-        let applies = |rule: &&Arc<StandingRule>| {
-            !rule.has_ended()
-                && rule.provider == provider
-                && concerns(&rule.tool)
-                && !(is_cut_off && rule.verdict == StandingVerdict::Allow)
-        };
-        rules.iter().filter(applies).cloned().collect()
-    }
-
-    fn now(&self) -> Timestamp {
-        now(&*self.nodes)
-    }
-}
-
-impl StandingRuleCache {
-    /// Loads all rules.
-    ///
-    /// # Errors
-    /// Errors of the store.
-    pub async fn open(store: &Arc<dyn Store>) -> Result<Arc<Self>, StoreError> {
-        let nodes = store.nodes();
-        let now = now(&*nodes);
-        let rules = store.standing_rules().await?.into_iter().map(|rule| Arc::new(rule.with_deadline(now))).collect();
-        Ok(Arc::new(Self { rules: ArcSwap::from_pointee(rules), is_cut_off: AtomicBool::new(false), nodes }))
-    }
-
-    /// Sets whether this node is cut off from the other nodes. While it is cut off, no rule allows anything, since the
-    /// rule may have been revoked. Returns `true` if the value changed, in which case the caller must rebuild the
-    /// routes.
-    pub fn set_cut_off(&self, is_cut_off: bool) -> bool {
-        self.is_cut_off.swap(is_cut_off, Ordering::AcqRel) != is_cut_off
-    }
-
-    /// Returns all stored rules, oldest first, including ended ones.
-    pub fn rules(&self) -> Arc<Vec<Arc<StandingRule>>> {
-        self.rules.load_full()
-    }
-
-    /// Adds the rule or replaces its earlier state, and removes the oldest ended rules beyond their limit.
-    fn upsert(&self, rule: &StandingRule) {
-        self.rules.rcu(|rules| {
-            let mut rules: Vec<Arc<StandingRule>> = Vec::clone(rules);
-            match rules.iter_mut().find(|known| known.id == rule.id) {
-                Some(known) => *known = Arc::new(rule.clone()),
-                None => rules.push(Arc::new(rule.clone())),
-            }
-            let ended_count = rules.iter().filter(|rule| rule.has_ended()).count();
-            let mut excess = ended_count.saturating_sub(MAX_ENDED_RULES);
-            rules.retain(|rule| {
-                if excess == 0 || !rule.has_ended() {
-                    return true;
-                }
-                excess -= 1;
-                false
-            });
-            rules
-        });
-    }
-}
-
-/// Returns the time that all nodes share, rounded to milliseconds like all displayed times.
-fn now(nodes: &dyn Nodes) -> Timestamp {
-    let now = nodes.now();
-    now.round(jiff::Unit::Millisecond).unwrap_or(now)
-}
 
 /// The dependencies of [`StandingRuleService`].
 pub struct StandingRuleServiceDeps {
@@ -165,7 +85,7 @@ pub struct StandingRuleService {
 
 impl StandingRuleService {
     fn now(&self) -> Timestamp {
-        now(&*self.deps.cache.nodes)
+        self.deps.cache.now()
     }
 
     pub fn new(deps: StandingRuleServiceDeps) -> Self {

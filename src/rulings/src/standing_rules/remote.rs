@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError, atomic::Ordering};
 
-use super::{StandingRuleCache, StandingRuleService, now, recording::RuleEvent};
+use super::{StandingRuleService, recording::RuleEvent};
 use countersign_domain::{
     changes::machine::SYSTEM,
     policy::{StandingRule, StandingVerdict},
@@ -44,22 +44,6 @@ fn find_remote_events(known_rules: &[Arc<StandingRule>], stored: &[StandingRule]
         }
     }
     events
-}
-
-impl StandingRuleCache {
-    /// Replaces the rules with the stored ones, but keeps the counters of known rules. Returns `true` if a rule was created,
-    /// removed, ended or orphaned.
-    fn merge(&self, stored: Vec<StandingRule>) -> bool {
-        let (now, known_rules) = (now(&*self.nodes), self.rules.load_full());
-        let lifecycle = |rule: &StandingRule| (rule.id.clone(), rule.has_ended(), rule.orphaned_at);
-        let is_unchanged = known_rules.iter().map(|rule| lifecycle(rule)).eq(stored.iter().map(lifecycle));
-        let merged = stored.into_iter().map(|rule| match known_rules.iter().find(|known| known.id == rule.id) {
-            Some(known) => Arc::new(StandingRule { uses: known.uses.clone(), deadline: known.deadline, ..rule }),
-            None => Arc::new(rule.with_deadline(now)),
-        });
-        self.rules.store(Arc::new(merged.collect()));
-        !is_unchanged
-    }
 }
 
 impl StandingRuleService {
