@@ -6,7 +6,8 @@
 //!
 //! `requests` serves the endpoints; `transition_writer.rs` sends a transition to the store through `actor`, which also
 //! enforces the limits; `recheck.rs` compares a change with its target; `upkeep` expires and prunes changes, and voids
-//! votes; `executor` claims, calls and records. [`gateway_tools`] are the tools with which an agent follows its own changes.
+//! votes; `executor` claims, calls and records. They share `change_repository.rs`, and those that ask providers or policy also
+//! share `review_core.rs`. [`gateway_tools`] are the tools with which an agent follows its own changes.
 
 mod actor;
 mod bundles;

@@ -70,8 +70,8 @@ impl Changes {
         let indexes = ChangeIndexes::new(config.tuning.max_waiters, &store.count_by_state().await?);
         let feed = Feed::new(Arc::clone(&store), heads.event, config.tuning.feed_buffer);
         let feed_gap = Arc::new(Notify::new());
-        let mut daily = DailyVolume::new(config.limits.max_bytes_per_day);
-        daily.restore(&store.proposals_since(daily_volume::window_start((config.clock)())).await?);
+        let mut daily_volume = DailyVolume::new(config.limits.max_bytes_per_day);
+        daily_volume.restore(&store.proposals_since(daily_volume::window_start((config.clock)())).await?);
         let mut ledger = Ledger::new(config.limits.max_pending, config.limits.max_pending_bytes as u64);
         for change in &live {
             ledger.restore(&change.id, &change.principal, change.bytes, change.state);
@@ -89,7 +89,7 @@ impl Changes {
             feed: feed.clone(),
             indexes: Arc::clone(&indexes),
             ledger,
-            daily,
+            daily_volume,
             clock: Arc::clone(&config.clock),
             approved: approved_sender.clone(),
             plan_updates: plan_update_sender,

@@ -168,7 +168,7 @@ pub(crate) struct PendingChanges {
     pub feed: Feed,
     pub indexes: Arc<ChangeIndexes>,
     pub ledger: Ledger,
-    pub daily: DailyVolume,
+    pub daily_volume: DailyVolume,
     pub clock: crate::Clock,
     /// Bounded by the number of changes that are not final.
     pub approved: mpsc::UnboundedSender<ApprovedChange>,
@@ -230,7 +230,7 @@ impl Handler<WriteChange> for PendingChanges {
         let (principal, bytes) = (&draft.change.proposer.principal, draft.body.len() as u64);
         if draft.kind == EventKind::Created {
             let reserved = self.ledger.reserve(principal, bytes).and_then(|()| {
-                let admitted = self.daily.admit(principal, bytes, draft.at);
+                let admitted = self.daily_volume.admit(principal, bytes, draft.at);
                 admitted.inspect_err(|_| self.ledger.release(principal, bytes))
             });
             if let Err(error) = reserved {
@@ -324,7 +324,7 @@ impl PendingChanges {
         let principal = &change.proposer.principal;
         self.ledger.add_usage(principal, bytes);
         let proposal = ProposalRecord { principal: principal.clone(), bytes, at: change.created_at };
-        self.daily.count_remote(proposal, (self.clock)());
+        self.daily_volume.count_remote(proposal, (self.clock)());
         if let Some(call_hash) = call_hash {
             self.indexes.duplicates.add(call_hash, &change.id);
         }
@@ -383,7 +383,7 @@ impl PendingChanges {
         if pending.kind == EventKind::Created {
             let change = &pending.change;
             self.ledger.release(&change.proposer.principal, pending.bytes);
-            self.daily.release(&change.proposer.principal, pending.bytes, change.created_at);
+            self.daily_volume.release(&change.proposer.principal, pending.bytes, change.created_at);
             self.indexes.duplicates.remove(&change.id);
         }
         let _ = pending.reply.send(Err(error.into()));

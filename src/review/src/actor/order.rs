@@ -1,4 +1,4 @@
-//! Announces transitions in the order of their numbers, whichever node wrote them.
+//! Orders transitions by their numbers before they are announced, whichever node wrote them.
 //!
 //! Own writes arrive from the store's thread. Writes of other nodes, and own writes whose outcome was unknown, are read
 //! from the feed. Either may arrive first.
@@ -13,6 +13,7 @@ enum OrderEntry<T> {
     FromFeed(TransitionId, T),
 }
 
+/// The durable transitions that are not announced yet, by their numbers.
 pub(crate) struct AnnouncementOrder<T> {
     /// The number announced last.
     last_announced: u64,

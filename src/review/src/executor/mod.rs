@@ -169,7 +169,7 @@ async fn run_change(core: &ReviewCore, approved: &ApprovedChange, slots: &Arc<Se
                 let delay = retry_delay.saturating_mul(ACCOUNT_DELAY_FACTOR);
                 return Some(ApprovedChange { delay, ..approved.clone() });
             }
-            Err(RetryReason::Unavailable | RetryReason::OutcomeUnknown) => {
+            Err(RetryReason::Unavailable | RetryReason::WriteUnknown) => {
                 pause(stop, retry_delay).await;
             }
             Err(reason) => {
@@ -188,8 +188,8 @@ async fn run_change(core: &ReviewCore, approved: &ApprovedChange, slots: &Arc<Se
 enum RetryReason {
     /// The store, the lease or the target is not available at the moment.
     Unavailable,
-    /// The transition may have been stored.
-    OutcomeUnknown,
+    /// A transition may have been stored or not.
+    WriteUnknown,
     /// The provider is still connecting after the start.
     ProviderStarting,
     /// The proposer must connect an account at the server.
@@ -220,7 +220,7 @@ async fn attempt(
     let call_timeout = tool_timeout.min(core.repository.config.tuning.run_timeout);
     let claim = ChangeEvent::Claim { claimant: claimant.clone(), call_timeout, fingerprint: moved_fingerprint };
     let claimed = match commit_transition(core, &change, claim).await {
-        Err(RetryReason::OutcomeUnknown) => {
+        Err(RetryReason::WriteUnknown) => {
             return resolve_unknown_claim(&core.repository, &change, claimant.as_ref()).await;
         }
         claimed => claimed?,
@@ -409,7 +409,7 @@ async fn commit_transition(
         Err(TransitionError::Store(error)) if !matches!(error, StoreError::Closed) => {
             tracing::error!(%error, change = %change.id, "a transition of an approved change could not be stored; trying again");
             let is_unknown = matches!(error, StoreError::OutcomeUnknown);
-            Err(if is_unknown { RetryReason::OutcomeUnknown } else { RetryReason::Unavailable })
+            Err(if is_unknown { RetryReason::WriteUnknown } else { RetryReason::Unavailable })
         }
         Err(TransitionError::Conflict | TransitionError::Illegal(_)) => Ok(None),
         Err(TransitionError::Busy) => Err(RetryReason::TargetOccupied),

@@ -67,7 +67,7 @@ pub(crate) enum ReviewerRight {
 
 /// Returns the right of the reviewer to decide on the change at this time, or `None` if there is none. Absences are read from the
 /// store, because one may have ended at another node.
-pub(crate) fn find_right(
+pub(crate) fn find_reviewer_right(
     core: &ReviewCore,
     reviewer: &Principal,
     change: &Change,
@@ -96,7 +96,7 @@ pub(crate) fn check_reviewer(
     reviewer: &Principal,
     change: &Arc<Change>,
 ) -> Result<ReviewerRight, ChangeRequestError> {
-    if let Some(right) = find_right(core, reviewer, change)? {
+    if let Some(right) = find_reviewer_right(core, reviewer, change)? {
         return Ok(right);
     }
     let now = core.repository.config.now();
