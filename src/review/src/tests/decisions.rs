@@ -197,7 +197,7 @@ async fn expired_change_cannot_be_approved() {
     let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
     bench.skew.store(59, Ordering::SeqCst);
-    assert_eq!(crate::upkeep::expiry::expire_due(&bench.changes.core.repository).await, 0);
+    assert_eq!(crate::upkeep::expiry::expire_due(bench.repository()).await, 0);
     bench.skew.store(60, Ordering::SeqCst);
     let expired =
         expect_refusal(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::ChangeExpired).current.unwrap();
@@ -219,12 +219,12 @@ async fn undecided_change_expires_with_a_reason_and_an_event() {
     bench.decide(&decided, ReviewVerdict::Reject).await.unwrap();
     // A clock that is set back neither prevents the expiry nor changes the order of events.
     bench.skew.store(-7200, Ordering::SeqCst);
-    assert_eq!(crate::upkeep::expiry::expire_due(&bench.changes.core.repository).await, 0);
+    assert_eq!(crate::upkeep::expiry::expire_due(bench.repository()).await, 0);
     bench.skew.store(61, Ordering::SeqCst);
-    let first = crate::upkeep::expiry::expire_due(&bench.changes.core.repository).await;
-    let second = crate::upkeep::expiry::expire_due(&bench.changes.core.repository).await;
+    let first = crate::upkeep::expiry::expire_due(bench.repository()).await;
+    let second = crate::upkeep::expiry::expire_due(bench.repository()).await;
     assert_eq!((first, second), (256, 43));
-    assert_eq!(crate::upkeep::expiry::expire_due(&bench.changes.core.repository).await, 0);
+    assert_eq!(crate::upkeep::expiry::expire_due(bench.repository()).await, 0);
     let counts = bench.changes.counts();
     assert!(counts.contains(&(ChangeState::Expired, 299)) && counts.contains(&(ChangeState::Pending, 0)));
     for seq in 1..=600 {

@@ -161,7 +161,7 @@ async fn rule_can_require_a_recent_and_strong_sign_in() {
     let terms = Terms { sign_in, ..Terms::default() };
     let change = propose(&bench, terms.clone()).await;
     let signed_in = |age: i64, acr: Option<&str>| {
-        let auth_time = Some(bench.changes.core.repository.config.now().as_second() - age);
+        let auth_time = Some(bench.repository().config.now().as_second() - age);
         let claims = Claims { auth_time, acr: acr.map(str::to_owned), ..Claims::default() };
         Arc::new(Principal { claims: Some(Arc::new(claims)), ..reviewer("alice") })
     };
@@ -211,7 +211,7 @@ async fn expiry_rejects_if_the_rule_says_so() {
     bench.skew.store(61, std::sync::atomic::Ordering::SeqCst);
     let error = expect_refusal(bench.decide(&late, ReviewVerdict::Approve).await, ErrorKind::ChangeExpired);
     assert_eq!(error.current.unwrap().state, ChangeState::Rejected);
-    assert_eq!(crate::upkeep::expiry::expire_due(&bench.changes.core.repository).await, 1);
+    assert_eq!(crate::upkeep::expiry::expire_due(bench.repository()).await, 1);
     let rejected = bench.get(&change.id).await;
     assert_eq!(rejected.state, ChangeState::Rejected);
     assert!(

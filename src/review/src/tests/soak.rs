@@ -43,7 +43,7 @@ async fn make_random_requests(bench: &TestBench, mut choices: Choices, ids: &[St
             }
             _ => {
                 bench.skew.store(i64::try_from(choices.below(300)).unwrap(), Ordering::SeqCst);
-                crate::upkeep::expiry::expire_due(&bench.changes.core.repository).await;
+                crate::upkeep::expiry::expire_due(bench.repository()).await;
                 bench.skew.store(0, Ordering::SeqCst);
             }
         }
