@@ -14,7 +14,7 @@ use crate::{
 };
 use countersign_store::StoreError;
 
-/// Events read at a time.
+/// The maximum number of events that are read at a time.
 const PAGE_SIZE: usize = 256;
 /// The delay before the store is read again if it had fewer events than its notification said.
 const REREAD_DELAY: Duration = Duration::from_secs(1);

@@ -1,5 +1,5 @@
-//! The life of changes. `PendingChanges` is the only writer of transitions and announces committed ones on the [`Feed`]; the
-//! Executor (`executor`) runs approved changes. All other code uses a [`Changes`] handle.
+//! Takes changes from their proposal to a verified outcome. `PendingChanges` is the only writer of transitions and announces
+//! committed ones on the [`Feed`]; the Executor (`executor`) runs approved changes. All other code uses a [`Changes`] handle.
 //!
 //! This crate never runs an unapproved write, never runs a write twice, and never announces a transition that is not
 //! durable.

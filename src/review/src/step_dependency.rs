@@ -1,4 +1,4 @@
-//! The preview of a step in the light of the earlier steps of its plan.
+//! Previews a step of a plan as the earlier steps will leave its target.
 
 use super::change_repository::ChangeRepository;
 use countersign_domain::changes::{

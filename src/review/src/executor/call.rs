@@ -1,4 +1,4 @@
-//! The call of a claimed change to its provider.
+//! Calls the provider of a claimed change, and waits for the answer.
 
 use std::{
     panic::AssertUnwindSafe,

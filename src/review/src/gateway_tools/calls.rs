@@ -1,4 +1,4 @@
-//! The calls of the gateway's tools.
+//! Answers the calls of the gateway's tools.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Checks of endpoint requests, and the conversion of their outcomes into answers.
+//! Checks the requests of endpoints, and converts their outcomes into answers.
 
 use std::sync::Arc;
 

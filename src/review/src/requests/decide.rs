@@ -1,4 +1,4 @@
-//! Decisions of people: approve, reject, undo, withdraw, settle.
+//! Makes the decisions of people: approves, rejects, undoes, withdraws and settles.
 
 use std::sync::Arc;
 
