@@ -74,11 +74,8 @@ impl Changes {
         daily_volume.restore(&store.proposals_since(daily_volume::window_start((config.clock)())).await?);
         let mut ledger = Ledger::new(config.limits.max_pending, config.limits.max_pending_bytes as u64);
         for change in &live {
-            ledger.restore(&change.id, &change.principal, change.bytes, change.state);
-            indexes.counts.record_transition(None, change.state);
-            indexes.add(&change.id, change.call_hash.as_deref(), change.expires_at, (config.clock)());
-            // The upkeep reads the terms, and finds out whether the change has escalated already.
-            indexes.schedule_check(&change.id, change.state, (config.clock)());
+            ledger.restore(change);
+            indexes.restore(change, (config.clock)());
         }
         let (actor_thread, executor_thread) = (Arbiter::try_new()?.handle(), Arbiter::try_new()?.handle());
         let (approved_sender, approved) = mpsc::unbounded_channel();
@@ -242,8 +239,8 @@ async fn recover(
     let approved_changes = live.iter().filter(|change| change.state == ChangeState::Approved && change.plan.is_none());
     for live_change in approved_changes {
         // A change from a restored backup is no longer approved.
-        if let Some(change) = repository.store.get(&live_change.id).await?.filter(|c| c.state == ChangeState::Approved)
-        {
+        let change = repository.store.get(&live_change.id).await?;
+        if let Some(change) = change.filter(|change| change.state == ChangeState::Approved) {
             let queued = ApprovedChange::new(&ChangeOutline::from(&*change), repository.config.now());
             // Another node may have approved it and should run it.
             let _ = approved.send(if has_other_nodes { queued.with_handover_delay() } else { queued });

@@ -9,6 +9,7 @@ use super::{
     watch::Watchers,
 };
 use countersign_domain::changes::ChangeState;
+use countersign_store::LiveChange;
 
 pub(crate) struct ChangeIndexes {
     pub watchers: Arc<Watchers>,
@@ -46,19 +47,16 @@ impl ChangeIndexes {
         }
     }
 
-    /// Lets the upkeep read an undecided change whose terms are not known yet.
-    pub(crate) fn schedule_check(&self, id: &str, state: ChangeState, now: Timestamp) {
-        if state.awaits_decision() {
-            self.escalations.insert(id, now, now);
-            self.reminders.insert(id, now, now);
+    /// Adds a change that was open before the start. The upkeep reads its terms, and finds out whether it has escalated already.
+    pub(crate) fn restore(&self, change: &LiveChange, now: Timestamp) {
+        self.counts.record_transition(None, change.state);
+        self.deadlines.insert(&change.id, change.expires_at, now);
+        if let Some(call_hash) = &change.call_hash {
+            self.duplicates.add(call_hash, &change.id);
         }
-    }
-
-    /// Adds an open change to the deadlines and to the index of duplicates.
-    pub(crate) fn add(&self, id: &str, call_hash: Option<&str>, expires_at: Timestamp, now: Timestamp) {
-        self.deadlines.insert(id, expires_at, now);
-        if let Some(call) = call_hash {
-            self.duplicates.add(call, id);
+        if change.state.awaits_decision() {
+            self.escalations.insert(&change.id, now, now);
+            self.reminders.insert(&change.id, now, now);
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use countersign_domain::changes::ChangeState;
 use countersign_protocol::{ErrorKind, McpError};
+use countersign_store::LiveChange;
 
 /// The share of the limits that the open changes of a principal take.
 #[derive(Default)]
@@ -90,9 +91,9 @@ impl Ledger {
     }
 
     /// Adds a change that was stored before the start, even beyond the limits.
-    pub(crate) fn restore(&mut self, id: &str, principal: &str, bytes: u64, state: ChangeState) {
-        self.add_usage(principal, bytes);
-        self.insert(id, principal, bytes, state);
+    pub(crate) fn restore(&mut self, change: &LiveChange) {
+        self.add_usage(&change.principal, change.bytes);
+        self.insert(&change.id, &change.principal, change.bytes, change.state);
     }
 
     /// Counts a change that another node has written, even beyond the limits, before it is inserted.

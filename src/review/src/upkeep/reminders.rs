@@ -16,11 +16,11 @@ const FEED_EVENT: &str = "change.reminder";
 
 /// Sends due reminders on the feed of this node until the gateway closes.
 pub(crate) async fn run(repository: Arc<ChangeRepository>) {
+    let (stop, interval) = (&repository.shutdown.stop, repository.config.tuning.expiry_interval);
     let mut checked_to = repository.config.now();
-    while pause(&repository.shutdown.stop, repository.config.tuning.expiry_interval).await {
+    while pause(stop, interval).await {
         let now = repository.config.now();
-        while remind_due(&repository, checked_to, now).await == BATCH_SIZE && !repository.shutdown.stop.is_cancelled() {
-        }
+        while remind_due(&repository, checked_to, now).await == BATCH_SIZE && !stop.is_cancelled() {}
         checked_to = now;
     }
 }
