@@ -244,7 +244,7 @@ async fn write_is_refused_after_branch_switch() {
         ("delete_documents", json!({ "paths": ["note.md"] })),
     ] {
         let approved = bench.preview(tool, arguments.clone()).await.unwrap().fingerprint;
-        let ctx = CallContext { approved_state: Some(approved), ..context() };
+        let ctx = CallContext { approved_fingerprint: Some(approved), ..context() };
         // The file is the same on the other branch, and the worker has not noticed the switch yet.
         bench.check_out("dev");
         let error = bench.docs.call(tool, &with_project(arguments), &ctx).await.unwrap_err();
@@ -392,7 +392,7 @@ async fn run_is_refused_if_state_differs_from_approval() {
         ("delete_documents", json!({ "paths": ["note.md", "tools/driver.md"] })),
     ] {
         let approved = bench.preview(tool, arguments.clone()).await.unwrap().fingerprint;
-        let ctx = CallContext { approved_state: Some(approved), ..context() };
+        let ctx = CallContext { approved_fingerprint: Some(approved), ..context() };
         let before: Vec<_> = ["note.md", "new.md"].map(|path| fs::read(bench.file(path)).ok()).into();
         for path in ["note.md", "new.md"] {
             fs::write(bench.file(path), format!("# By somebody else, for {tool}\n")).unwrap();

@@ -102,7 +102,7 @@ pub struct CallContext {
     /// The lease of the approved change that is run, to be checked just before the first byte of the call is sent.
     pub permit: Option<Permit>,
     /// The approved fingerprint of the change that is run, which a module compares when it writes.
-    pub approved_state: Option<String>,
+    pub approved_fingerprint: Option<String>,
     /// Set if the gateway may answer the question by which the server asks to confirm the call, because the approved preview
     /// showed the answer.
     pub answers_confirmation: bool,
@@ -126,7 +126,7 @@ impl CallContext {
             inquirer: None,
             session_notes: None,
             permit: None,
-            approved_state: None,
+            approved_fingerprint: None,
             answers_confirmation: false,
             meter: None,
         }
@@ -148,7 +148,7 @@ impl CallContext {
     /// # Errors
     /// `CHANGE_STALE` with `not_applied`.
     pub fn check_state(&self, fingerprint: &str) -> Result<(), McpError> {
-        match &self.approved_state {
+        match &self.approved_fingerprint {
             Some(approved) if approved != fingerprint => {
                 let message = "The target has changed since it was approved, so nothing was written; propose it again";
                 Err(McpError::new(ErrorKind::ChangeStale, message).with("outcome", "not_applied"))

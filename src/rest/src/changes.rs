@@ -16,7 +16,7 @@ use super::{
 };
 use countersign_domain::changes::{Change, ChangeState, ReviewVerdict, audit::AuditEntry, digest::hex};
 use countersign_protocol::ErrorKind;
-use countersign_review::{ChangeDecision, ChangeEdit, ChangeFilter, ChangeRequestError, Changes};
+use countersign_review::{ChangeDecision, ChangeEdit, ChangeFilter, ChangeRequestError, ChangeSettlement, Changes};
 use countersign_store::{AuditSearch, ChangeCriteria};
 
 /// Returns the problem of a refused request, with the current change.
@@ -236,9 +236,14 @@ pub async fn settle(
     Submission { principal, path_parameter: id, body }: Submission<SettleRequest>,
     changes: web::Data<Changes>,
 ) -> Result<HttpResponse, Problem> {
-    let applied = matches!(body.outcome, SettledOutcome::Applied);
-    let comment = body::normalize_comment(body.comment)?;
-    change_response(changes.settle(&id, &principal, applied, comment, body.version).await).await
+    let settlement = ChangeSettlement {
+        id,
+        reviewer: principal,
+        applied: matches!(body.outcome, SettledOutcome::Applied),
+        comment: body::normalize_comment(body.comment)?,
+        version: body.version,
+    };
+    change_response(changes.settle(settlement).await).await
 }
 
 /// The head of the audit trail.

@@ -59,8 +59,8 @@ impl Bundle {
     }
 }
 
-/// Divides proposals, oldest first, by their principal and by gaps longer than the window.
-fn divide(proposals: &[StoredProposal], window: Duration) -> Vec<Vec<&StoredProposal>> {
+/// Groups proposals, oldest first, by their principal and by gaps longer than the window.
+fn group_proposals(proposals: &[StoredProposal], window: Duration) -> Vec<Vec<&StoredProposal>> {
     if window.is_zero() {
         return Vec::new();
     }
@@ -69,11 +69,11 @@ fn divide(proposals: &[StoredProposal], window: Duration) -> Vec<Vec<&StoredProp
     let mut newest: HashMap<&str, usize> = HashMap::new();
     for proposal in proposals {
         let index = newest.get(proposal.principal.as_str()).copied();
-        let continued = index.and_then(|index| bundles.get_mut(index)).filter(|bundle| {
+        let open_bundle = index.and_then(|index| bundles.get_mut(index)).filter(|bundle| {
             let gap = bundle.last().map(|last| proposal.at.duration_since(last.at));
             gap.is_some_and(|gap| gap <= window) && bundle.len() < MAX_PROPOSALS
         });
-        if let Some(bundle) = continued {
+        if let Some(bundle) = open_bundle {
             bundle.push(proposal);
         } else {
             newest.insert(&proposal.principal, bundles.len());
@@ -89,8 +89,8 @@ impl Changes {
     /// # Errors
     /// The errors of the store.
     pub async fn bundles(&self) -> Result<Vec<Bundle>, McpError> {
-        let proposals = self.core.changes.store.bundle_candidates().await.map_err(store_error)?;
-        let bundles = divide(&proposals, self.core.changes.config.bundle_window);
+        let proposals = self.core.repository.store.bundle_candidates().await.map_err(store_error)?;
+        let bundles = group_proposals(&proposals, self.core.repository.config.bundle_window);
         let bundles = bundles.iter().filter_map(|proposals| Bundle::new(proposals));
         Ok(bundles.filter(|bundle| bundle.waiting.len() > 1).collect())
     }
@@ -101,8 +101,8 @@ impl Changes {
     /// # Errors
     /// The errors of the store.
     pub async fn bundle(&self, change: &str) -> Result<Option<(Bundle, Vec<Arc<Change>>)>, McpError> {
-        let proposals = self.core.changes.store.bundle_candidates().await.map_err(store_error)?;
-        let bundles = divide(&proposals, self.core.changes.config.bundle_window);
+        let proposals = self.core.repository.store.bundle_candidates().await.map_err(store_error)?;
+        let bundles = group_proposals(&proposals, self.core.repository.config.bundle_window);
         let found = bundles.iter().find(|proposals| proposals.iter().any(|proposal| proposal.id == change));
         let Some(mut bundle) = found.and_then(|proposals| Bundle::new(proposals)) else { return Ok(None) };
         let reads = bundle.waiting.clone().into_iter().map(|id| async move { self.get(&id).await });
@@ -133,7 +133,7 @@ mod tests {
     }
 
     fn ids(proposals: &[StoredProposal], window: Duration) -> Vec<Vec<&str>> {
-        let bundles = divide(proposals, window);
+        let bundles = group_proposals(proposals, window);
         bundles.iter().map(|bundle| bundle.iter().map(|proposal| proposal.id.as_str()).collect()).collect()
     }
 
@@ -149,7 +149,7 @@ mod tests {
         ];
         assert_eq!(ids(&proposals, WINDOW), [vec!["a", "b", "c"], vec!["other"], vec!["d"]]);
         assert_eq!(ids(&proposals, Duration::ZERO), Vec::<Vec<&str>>::new());
-        let bundle = Bundle::new(&divide(&proposals, WINDOW)[0]).unwrap();
+        let bundle = Bundle::new(&group_proposals(&proposals, WINDOW)[0]).unwrap();
         assert_eq!((bundle.id.as_str(), bundle.proposed), ("a", 3));
         assert_eq!(bundle.waiting, ["a", "c"], "a decided change no longer waits");
         assert!(!bundle.tools.contains("tool of b"));
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn bundle_is_bounded() {
         let proposals: Vec<_> = (0..450).map(|n| proposal(&n.to_string(), "ci", n, ChangeState::Pending)).collect();
-        let sizes: Vec<_> = divide(&proposals, WINDOW).iter().map(Vec::len).collect();
+        let sizes: Vec<_> = group_proposals(&proposals, WINDOW).iter().map(Vec::len).collect();
         assert_eq!(sizes, [200, 200, 50]);
     }
 }

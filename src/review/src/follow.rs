@@ -7,13 +7,14 @@ use tokio::sync::Notify;
 
 use crate::{
     actor::{AnnounceRemote, remote_transition::RemoteTransition},
+    change_repository::ChangeRepository,
     dialogue_channels::DialogueMessage,
     review_core::ReviewCore,
-    stored_changes::StoredChanges,
+    shutdown::pause,
 };
 use countersign_store::StoreError;
 
-/// Events read at a time.
+/// The maximum number of events that are read at a time.
 const PAGE_SIZE: usize = 256;
 /// The delay before the store is read again if it had fewer events than its notification said.
 const REREAD_DELAY: Duration = Duration::from_secs(1);
@@ -23,13 +24,13 @@ const FAILURE_DELAY: Duration = Duration::from_millis(100);
 const RECOUNT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Passes new transitions to the actor until the gateway closes.
-pub(crate) async fn run(changes: Arc<StoredChanges>, feed_gap: Arc<Notify>) {
-    let (mut updates, stop) = (changes.nodes.subscribe_updates(), &changes.shutdown.stop_following);
-    let mut read_to = changes.feed.head();
+pub(crate) async fn run(repository: Arc<ChangeRepository>, feed_gap: Arc<Notify>) {
+    let (mut updates, stop) = (repository.nodes.subscribe_updates(), &repository.shutdown.stop_following);
+    let mut last_read = repository.feed.head();
     let mut recount = tokio::time::interval(RECOUNT_INTERVAL);
     recount.tick().await;
     loop {
-        let is_behind = updates.borrow_and_update().event > read_to.max(changes.feed.head());
+        let is_behind = updates.borrow_and_update().event > last_read.max(repository.feed.head());
         if !is_behind {
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -41,14 +42,14 @@ pub(crate) async fn run(changes: Arc<StoredChanges>, feed_gap: Arc<Notify>) {
                     continue;
                 }
                 _ = recount.tick() => {
-                    if changes.nodes.live_count() > 1 && let Ok(counts) = changes.store.count_by_state().await {
-                        changes.indexes.counts.recount(&counts);
+                    if repository.nodes.live_count() > 1 && let Ok(counts) = repository.store.count_by_state().await {
+                        repository.indexes.counts.recount(&counts);
                     }
                     continue;
                 }
             }
         }
-        match read_new_events(&changes, &mut read_to).await {
+        match read_new_events(&repository, &mut last_read).await {
             Ok(true) => {}
             // The store has fewer events than its notification said: it is read again after a delay, or at the next notification.
             Ok(false) if is_behind => {
@@ -64,7 +65,7 @@ pub(crate) async fn run(changes: Arc<StoredChanges>, feed_gap: Arc<Notify>) {
             Err(error) => {
                 tracing::warn!(%error, "the events of other nodes cannot be read; trying again");
                 feed_gap.notify_one();
-                if stop.run_until_cancelled(tokio::time::sleep(FAILURE_DELAY)).await.is_none() {
+                if !pause(stop, FAILURE_DELAY).await {
                     return;
                 }
             }
@@ -74,14 +75,14 @@ pub(crate) async fn run(changes: Arc<StoredChanges>, feed_gap: Arc<Notify>) {
 
 /// Delivers messages of other nodes to the changes that run here, until the gateway closes.
 pub(crate) async fn receive_messages(core: Arc<ReviewCore>) {
-    let mut updates = core.changes.nodes.subscribe_updates();
+    let mut updates = core.repository.nodes.subscribe_updates();
     let mut received_count = 0;
-    while let Some(Ok(())) = core.changes.shutdown.stop_following.run_until_cancelled(updates.changed()).await {
+    while let Some(Ok(())) = core.repository.shutdown.stop_following.run_until_cancelled(updates.changed()).await {
         let message_count = updates.borrow_and_update().messages;
         if message_count == received_count {
             continue;
         }
-        match core.changes.store.receive_messages().await {
+        match core.repository.store.receive_messages().await {
             Ok(messages) => {
                 received_count = message_count;
                 for (id, body) in messages {
@@ -102,17 +103,17 @@ pub(crate) async fn receive_messages(core: Arc<ReviewCore>) {
 }
 
 /// Reads all new events. Returns `true` if there were any.
-async fn read_new_events(changes: &StoredChanges, read_to: &mut u64) -> Result<bool, StoreError> {
+async fn read_new_events(repository: &ChangeRepository, last_read: &mut u64) -> Result<bool, StoreError> {
     let mut found_events = false;
     loop {
-        let after = changes.feed.head().max(*read_to);
-        let page = changes.store.remote_events_after(after, PAGE_SIZE).await?;
+        let after = repository.feed.head().max(*last_read);
+        let page = repository.store.remote_events_after(after, PAGE_SIZE).await?;
         let has_more = page.len() == PAGE_SIZE;
         let transitions = page.into_iter().map(RemoteTransition::parse).collect::<Result<Vec<_>, _>>()?;
         let Some(last) = transitions.last() else { return Ok(found_events) };
-        *read_to = last.seq;
+        *last_read = last.seq;
         found_events = true;
-        changes.transitions.addr.do_send(AnnounceRemote { transitions });
+        repository.transitions.addr.do_send(AnnounceRemote { transitions });
         if !has_more {
             return Ok(found_events);
         }

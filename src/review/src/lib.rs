@@ -1,33 +1,36 @@
-//! The life of changes. `PendingChanges` is the only writer of transitions and announces committed ones on the [`Feed`]; the
-//! Executor (`executor`) runs approved changes. All other code uses a [`Changes`] handle.
+//! Takes changes from their proposal to a verified outcome. `PendingChanges` is the only writer of transitions and announces
+//! committed ones on the [`Feed`]; the Executor (`executor`) runs approved changes. All other code uses a [`Changes`] handle.
 //!
 //! This crate never runs an unapproved write, never runs a write twice, and never announces a transition that is not
 //! durable.
 //!
 //! `requests` serves the endpoints; `transition_writer.rs` sends a transition to the store through `actor`, which also
-//! enforces the limits; `recheck.rs` compares a change with the live state; `upkeep` expires and prunes changes, and voids
-//! votes; `executor` claims, calls and records. [`gateway_tools`] are the tools with which an agent follows its own changes.
+//! enforces the limits; `recheck.rs` compares a change with its target; `upkeep` expires and prunes changes, and voids
+//! votes; `executor` claims, calls and records. They share `change_repository.rs`, and those that ask providers or policy also
+//! share `review_core.rs`. [`gateway_tools`] are the tools with which an agent follows its own changes.
 
 mod actor;
 mod bundles;
+mod change_repository;
 mod config;
 mod dialogue_channels;
 mod draft;
 mod executor;
 mod follow;
 pub mod gateway_tools;
-mod plan_steps;
 mod recheck;
 mod requests;
 mod review_core;
+mod revised_terms;
 mod shutdown;
 mod start;
-mod stored_changes;
+mod step_dependency;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
 mod tests;
 mod transition_writer;
+mod truncation;
 mod upkeep;
 mod waiting_reasons;
 
@@ -57,7 +60,7 @@ pub use config::{Clock, ReviewConfig, ReviewTuning};
 pub use countersign_store::Nodes;
 pub use draft::ChangeSummary;
 pub use requests::{
-    plan::PlanAnnouncement,
+    plan::{PlanAnnouncement, PlanProposal},
     plan_decision::{Plan, PlanDecision},
     propose::CallIdentity,
 };
@@ -134,6 +137,18 @@ pub struct ChangeEdit {
     pub comment: Option<String>,
 }
 
+/// The settling of an unknown outcome as it comes from an endpoint.
+#[derive(Clone, Debug)]
+pub struct ChangeSettlement {
+    pub id: String,
+    pub reviewer: Arc<Principal>,
+    /// `true` if the change was applied, `false` if it has failed.
+    pub applied: bool,
+    pub comment: Option<String>,
+    /// The version that was shown.
+    pub version: u64,
+}
+
 /// The refusal of a request about a change, such as a decision or an edit. A conflict carries the change as it is now.
 #[derive(Debug)]
 pub struct ChangeRequestError {
@@ -175,7 +190,7 @@ impl Changes {
     /// # Errors
     /// The errors of the store.
     pub async fn get(&self, id: &str) -> Result<Option<Arc<Change>>, McpError> {
-        let found = self.core.changes.find(id).await?;
+        let found = self.core.repository.find(id).await?;
         Ok(found.map(|change| self.core.waiting_reasons.add_to(change)))
     }
 
@@ -193,7 +208,7 @@ impl Changes {
         let before = parse_cursor(cursor.as_deref())?;
         let ChangeFilter { states, principals, criteria } = filter;
         let query = ListQuery { states, principals, criteria, before, limit };
-        let listing = self.core.changes.store.list(query).await.map_err(store_error)?;
+        let listing = self.core.repository.store.list(query).await.map_err(store_error)?;
         let next_cursor = listing.items.last().filter(|_| listing.more).map(|(number, _)| number.to_string());
         let items = listing.items.into_iter().map(|(_, change)| self.core.waiting_reasons.add_to(change)).collect();
         Ok(Page { items, next_cursor })
@@ -219,7 +234,7 @@ impl Changes {
 
     /// Delivers a message to the node on which the change runs.
     async fn send_dialogue_message(&self, id: &str, message: DialogueMessage) -> Result<(), McpError> {
-        let Some(own_claimant) = self.core.changes.nodes.claimant() else {
+        let Some(own_claimant) = self.core.repository.nodes.claimant() else {
             return self.core.dialogue_channels.send(id, message).await;
         };
         let running = self.get(id).await?.filter(|change| change.state == ChangeState::Executing);
@@ -229,7 +244,7 @@ impl Changes {
             return self.core.dialogue_channels.send(id, message).await;
         };
         let needs_confirmation = message.closes_question(&change);
-        let store = &self.core.changes.store;
+        let store = &self.core.repository.store;
         store.send_to_node(&claimant.node, id, message.to_json()?).await.map_err(store_error)?;
         // The next version of the change confirms the delivery; a change without open questions may ignore it.
         let current = self.wait(id, change.version, CONFIRMATION_TIMEOUT).await?;
@@ -256,7 +271,7 @@ impl Changes {
     /// # Errors
     /// `OVERLOADED` if too many requests wait already; the errors of the store.
     pub async fn wait(&self, id: &str, version: u64, timeout: Duration) -> Result<Option<Arc<Change>>, McpError> {
-        let watch = self.core.changes.indexes.watchers.watch(id);
+        let watch = self.core.repository.indexes.watchers.watch(id);
         let mut watch = watch.ok_or_else(|| {
             McpError::new(ErrorKind::Overloaded, "Too many requests wait for changes; ask again with get_change")
         })?;
@@ -286,7 +301,7 @@ impl Changes {
         if targets.is_empty() {
             return Ok(());
         }
-        let occupants = self.core.changes.store.occupants(targets, self.core.changes.config.now()).await;
+        let occupants = self.core.repository.store.occupants(targets, self.core.repository.config.now()).await;
         let occupants = occupants.map_err(store_error)?;
         for change in changes.iter_mut().filter(|change| approved(change)) {
             let target = change.target_hash();
@@ -300,7 +315,7 @@ impl Changes {
 
     /// Returns the nodes that serve the store, including this one.
     pub fn nodes(&self) -> &Arc<dyn Nodes> {
-        &self.core.changes.nodes
+        &self.core.repository.nodes
     }
 
     /// Announces on the feed of this node that another node recorded the escalation of a change ([`ESCALATED_EVENT`]).
@@ -308,17 +323,17 @@ impl Changes {
     /// # Errors
     /// The errors of the store.
     pub async fn announce_escalation(&self, id: &str) -> Result<(), StoreError> {
-        upkeep::escalation::announce_recorded(&self.core.changes, id).await
+        upkeep::escalation::announce_recorded(&self.core.repository, id).await
     }
 
     /// Returns the feed of change events and live events.
     pub fn feed(&self) -> &Feed {
-        &self.core.changes.feed
+        &self.core.repository.feed
     }
 
     /// Counts the changes in each state, including states without changes.
     pub fn counts(&self) -> Vec<(ChangeState, u64)> {
-        self.core.changes.indexes.counts.read()
+        self.core.repository.indexes.counts.read()
     }
 
     /// Returns the entries of the audit trail above `after`, oldest first, at most `limit`.
@@ -326,7 +341,7 @@ impl Changes {
     /// # Errors
     /// The errors of the store.
     pub async fn audit_after(&self, after: u64, limit: usize) -> Result<Vec<AuditEntry>, McpError> {
-        self.core.changes.store.audit_after(after, limit).await.map_err(store_error)
+        self.core.repository.store.audit_after(after, limit).await.map_err(store_error)
     }
 
     /// Searches the audit trail, newest first, and returns each entry with the title of its change; `limit` is clamped to
@@ -341,7 +356,7 @@ impl Changes {
         cursor: Option<&str>,
     ) -> Result<Page<FoundEntry>, McpError> {
         let before = parse_cursor(cursor)?;
-        let lookup = self.core.changes.store.search_audit(search, before, limit.clamp(1, MAX_PAGE_SIZE));
+        let lookup = self.core.repository.store.search_audit(search, before, limit.clamp(1, MAX_PAGE_SIZE));
         let FoundEntries { entries, next } = lookup.await.map_err(store_error)?;
         Ok(Page { items: entries, next_cursor: next.map(|next| next.to_string()) })
     }
@@ -351,7 +366,7 @@ impl Changes {
     /// # Errors
     /// The errors of the store.
     pub async fn overview(&self, since: Timestamp) -> Result<OverviewRecords, McpError> {
-        self.core.changes.store.overview(since).await.map_err(store_error)
+        self.core.repository.store.overview(since).await.map_err(store_error)
     }
 
     /// Returns the head of the audit trail, for export.
@@ -359,7 +374,7 @@ impl Changes {
     /// # Errors
     /// The errors of the store.
     pub async fn audit_head(&self) -> Result<AuditHead, McpError> {
-        self.core.changes.store.heads().await.map(|heads| heads.audit).map_err(store_error)
+        self.core.repository.store.heads().await.map(|heads| heads.audit).map_err(store_error)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Compares a change with the live state of its target: when it is approved, and just before it runs.
+//! Compares a change with its target as it is now: when it is approved, and just before it runs.
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
@@ -7,9 +7,10 @@ use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    plan_steps::{self, StepDependency},
     review_core::ReviewCore,
+    step_dependency::{self, StepDependency},
     store_error,
+    truncation::{to_fault, truncate_headlines},
     upkeep::votes,
 };
 use countersign_domain::{
@@ -26,11 +27,6 @@ use countersign_provider::{
 };
 use countersign_runtime::background;
 
-/// The maximum number of characters of a fault's message.
-pub(super) const MAX_FAULT_CHARS: usize = 1000;
-/// The maximum number of characters of the summary and of the target's label.
-const MAX_HEADLINE_CHARS: usize = 500;
-
 /// The comparison of a change with its target.
 pub(super) enum Comparison {
     /// The target and the server are as shown. The provider may run the call.
@@ -42,10 +38,10 @@ pub(super) enum Comparison {
 /// A target that is as the change shows it, with the provider that would run the call.
 pub(super) struct SameTarget {
     pub provider: Arc<dyn Provider>,
-    /// The state that the provider's recipe has read, if any. It serves the verification.
+    /// The values that the provider's recipe has read of the target, if any. The verification compares with them.
     pub before: Option<StateBefore>,
-    /// The hash of the present state, if it differs from the state that the diff was made from: an earlier step of the same
-    /// plan has written the target since, as the diff shows.
+    /// The fingerprint of the target now, if it differs from that of the diff: an earlier step of the same plan has written the
+    /// target since, as the diff shows.
     pub moved_fingerprint: Option<String>,
 }
 
@@ -64,31 +60,9 @@ impl Divergence {
     }
 }
 
-/// Converts a provider's error into the fault that the change records.
-pub(super) fn to_fault(error: &McpError) -> ChangeFault {
-    let mut message = error.message.clone().into_owned();
-    truncate_chars(&mut message, MAX_FAULT_CHARS);
-    ChangeFault::new(error.kind, message)
-}
-
 /// Returns the event that stops a plan because of a step that cannot run.
 pub(super) fn stop_plan_event(fault: &ChangeFault) -> ChangeEvent {
     ChangeEvent::StopPlan { reason: format!("it could not be prepared: {}", fault.message), reviewer: None }
-}
-
-/// Truncates a text to at most `max` characters and an ellipsis.
-pub(super) fn truncate_chars(text: &mut String, max: usize) {
-    if let Some((end, _)) = text.char_indices().nth(max) {
-        text.truncate(end);
-        text.push('…');
-    }
-}
-
-/// Truncates the summary and label of a preview, which are part of lists and of every event.
-pub(super) fn truncate_headlines(mut preview: Preview) -> Preview {
-    truncate_chars(&mut preview.summary, MAX_HEADLINE_CHARS);
-    truncate_chars(&mut preview.target.label, MAX_HEADLINE_CHARS);
-    preview
 }
 
 /// The reason why a call cannot be previewed.
@@ -164,7 +138,7 @@ impl ReviewCore {
     /// Returns the event that must come before an approved change runs, because votes are no longer valid or policy now denies the
     /// call; `None` if the approval still holds.
     pub(super) async fn find_objection(&self, change: &Arc<Change>) -> Result<Option<ChangeEvent>, McpError> {
-        if let Some(void) = votes::void_event(&self.changes, change)? {
+        if let Some(void) = votes::void_event(&self.repository, change)? {
             return Ok(Some(void));
         }
         let denial = self.find_denial(change).await?;
@@ -180,16 +154,16 @@ impl ReviewCore {
         let (provider, ComputedPreview { preview, before, .. }) =
             self.preview_as_proposer(change, &change.arguments).await?;
         let mut preview = truncate_headlines(preview);
-        let dependency = plan_steps::compose_over_plan(&self.changes, change, &mut preview)
+        let dependency = step_dependency::compose_over_plan(&self.repository, change, &mut preview)
             .await
             .map_err(|error| PreviewError::Unavailable(store_error(error)))?;
         let served_by = provider.server_identity();
         let same_server = change.served_by.fingerprint == served_by.fingerprint;
         let is_unmoved = preview.fingerprint == change.fingerprint && preview.target.lock_key == change.target.lock_key;
-        // If the fingerprint has changed, so may have what the diff does not show: what a truncated one leaves out, or a
-        // state on which the effect of the call depends.
-        let shows_state = !preview.diff.truncated && preview.state_effect != StateEffect::Dependent;
-        let is_as_shown = || (is_unmoved || shows_state) && change.shows(&preview);
+        // If the fingerprint has changed, so may have what the diff does not show: what a truncated one leaves out, or what the
+        // effect of the call depends on.
+        let shows_target = !preview.diff.truncated && preview.state_effect != StateEffect::Dependent;
+        let is_as_shown = || (is_unmoved || shows_target) && change.shows(&preview);
         let same_target = match dependency {
             StepDependency::Independent => is_unmoved,
             StepDependency::BeforeEarlierSteps => is_unmoved || is_as_shown(),
@@ -242,19 +216,19 @@ impl ReviewCore {
         // Dropping the guard tells the provider that the answer is no longer needed.
         let _cancel_on_drop = cancel.clone().drop_guard();
         let context = CallContext { cancel, ..CallContext::new(proposer) };
-        let (tool, shown_state) = (&change.tool, &change.fingerprint);
+        let (tool, shown_fingerprint) = (&change.tool, &change.fingerprint);
         let arguments_only = change.plan.is_some() && previews::shows_arguments_only(&provider, tool, arguments);
         let preview = async {
             if arguments_only {
                 let preview = previews::preview_arguments_only(&provider, tool, arguments, &context).await?;
                 return Ok(ComputedPreview { preview, transient_error: None, before: None });
             }
-            previews::recheck(&*self.directory, &provider, tool, arguments, &context, shown_state).await
+            previews::recheck(&*self.directory, &provider, tool, arguments, &context, shown_fingerprint).await
         };
         let preview = AssertUnwindSafe(preview).catch_unwind();
-        match tokio::time::timeout(self.changes.config.tuning.preview_timeout, preview).await {
+        match tokio::time::timeout(self.repository.config.tuning.preview_timeout, preview).await {
             Ok(Ok(Ok(computed))) => {
-                // Reading the state may take long, and another definition may have become known meanwhile.
+                // Reading the target may take long, and another definition may have become known meanwhile.
                 self.check_definition(change)?;
                 Ok((provider, computed))
             }

@@ -5,14 +5,14 @@ use std::{sync::Arc, time::Instant};
 use actix::ArbiterHandle;
 
 use super::{
-    actor::proposal_rate::ProposalRate, dialogue_channels::DialogueChannels, stored_changes::StoredChanges,
+    actor::proposal_rate::ProposalRate, change_repository::ChangeRepository, dialogue_channels::DialogueChannels,
     waiting_reasons::WaitingReasons,
 };
 use countersign_protocol::McpError;
 use countersign_provider::ProviderDirectory;
 
 pub(super) struct ReviewCore {
-    pub changes: Arc<StoredChanges>,
+    pub repository: Arc<ChangeRepository>,
     pub directory: Arc<dyn ProviderDirectory>,
     pub dialogue_channels: DialogueChannels,
     pub waiting_reasons: WaitingReasons,
@@ -30,11 +30,11 @@ impl ReviewCore {
     /// # Errors
     /// `RATE_LIMITED`
     pub fn admit_proposals(&self, principal: &str, changes: usize) -> Result<(), McpError> {
-        self.proposal_rate.admit(principal, changes, self.changes.nodes.live_count())
+        self.proposal_rate.admit(principal, changes, self.repository.nodes.live_count())
     }
 
     /// Returns `true` right after the start, when providers may still be connecting.
     pub fn is_starting(&self) -> bool {
-        self.started.elapsed() < self.changes.config.tuning.provider_startup_timeout
+        self.started.elapsed() < self.repository.config.tuning.provider_startup_timeout
     }
 }

@@ -10,6 +10,11 @@ use tokio_util::sync::CancellationToken;
 
 use countersign_protocol::McpError;
 
+/// Waits for this time. Returns `false` as soon as the signal is given.
+pub(super) async fn pause(signal: &CancellationToken, delay: Duration) -> bool {
+    signal.run_until_cancelled(tokio::time::sleep(delay)).await.is_some()
+}
+
 #[derive(Default)]
 pub(super) struct Shutdown {
     closing: AtomicBool,

@@ -13,17 +13,18 @@ use super::{
     Changes, ReviewConfig,
     actor::{
         ApprovedChange, Metrics, PendingChanges, TransitionError,
+        change_outline::ChangeOutline,
         daily_volume::{self, DailyVolume},
         indexes::ChangeIndexes,
         ledger::Ledger,
         order::AnnouncementOrder,
         proposal_rate::ProposalRate,
     },
+    change_repository::ChangeRepository,
     dialogue_channels::DialogueChannels,
     executor, follow,
     review_core::ReviewCore,
     shutdown::Shutdown,
-    stored_changes::StoredChanges,
     transition_writer::TransitionWriter,
     upkeep::{escalation, expiry, orphans, plans, prune, reminders, votes},
     waiting_reasons::WaitingReasons,
@@ -69,15 +70,12 @@ impl Changes {
         let indexes = ChangeIndexes::new(config.tuning.max_waiters, &store.count_by_state().await?);
         let feed = Feed::new(Arc::clone(&store), heads.event, config.tuning.feed_buffer);
         let feed_gap = Arc::new(Notify::new());
-        let mut daily = DailyVolume::new(config.limits.max_bytes_per_day);
-        daily.restore(&store.proposals_since(daily_volume::window_start((config.clock)())).await?);
+        let mut daily_volume = DailyVolume::new(config.limits.max_bytes_per_day);
+        daily_volume.restore(&store.proposals_since(daily_volume::window_start((config.clock)())).await?);
         let mut ledger = Ledger::new(config.limits.max_pending, config.limits.max_pending_bytes as u64);
         for change in &live {
-            ledger.restore(&change.id, &change.principal, change.bytes, change.state);
-            indexes.counts.record_transition(None, change.state);
-            indexes.add(&change.id, change.call_hash.as_deref(), change.expires_at, (config.clock)());
-            // The upkeep reads the terms, and finds out whether the change has escalated already.
-            indexes.schedule_check(&change.id, change.state, (config.clock)());
+            ledger.restore(change);
+            indexes.restore(change, (config.clock)());
         }
         let (actor_thread, executor_thread) = (Arbiter::try_new()?.handle(), Arbiter::try_new()?.handle());
         let (approved_sender, approved) = mpsc::unbounded_channel();
@@ -88,7 +86,7 @@ impl Changes {
             feed: feed.clone(),
             indexes: Arc::clone(&indexes),
             ledger,
-            daily,
+            daily_volume,
             clock: Arc::clone(&config.clock),
             approved: approved_sender.clone(),
             plan_updates: plan_update_sender,
@@ -104,7 +102,7 @@ impl Changes {
         });
         let proposal_rate = ProposalRate::new(config.limits.max_proposals_per_minute);
         let config = Arc::new(config);
-        let changes = Arc::new(StoredChanges {
+        let repository = Arc::new(ChangeRepository {
             nodes: store.nodes(),
             store,
             transitions: TransitionWriter::new(&config, addr),
@@ -115,7 +113,7 @@ impl Changes {
         });
         let core = Arc::new(ReviewCore {
             proposal_rate,
-            changes: Arc::clone(&changes),
+            repository: Arc::clone(&repository),
             directory,
             dialogue_channels: DialogueChannels::default(),
             waiting_reasons: WaitingReasons::default(),
@@ -126,25 +124,25 @@ impl Changes {
         let executor_thread = &core.executor_thread;
         // Must run before the first write of this node: its announcement waits for earlier events of other nodes, which only
         // this task reads.
-        executor_thread.spawn(follow::run(Arc::clone(&changes), feed_gap));
-        handle_restored_backup(&changes, &live).await?;
-        recover(&changes, &live, &approved_sender).await?;
-        let end_guard = changes.shutdown.executor_ended.clone().drop_guard();
+        executor_thread.spawn(follow::run(Arc::clone(&repository), feed_gap));
+        handle_restored_backup(&repository, &live).await?;
+        recover(&repository, &live, &approved_sender).await?;
+        let end_guard = repository.shutdown.executor_ended.clone().drop_guard();
         executor_thread.spawn(executor::run(Arc::clone(&core), approved, end_guard));
-        executor_thread.spawn(plans::run(Arc::clone(&changes), plan_updates, approved_sender));
-        executor_thread.spawn(expiry::run(Arc::clone(&changes)));
-        executor_thread.spawn(escalation::run(Arc::clone(&changes)));
-        executor_thread.spawn(reminders::run(Arc::clone(&changes)));
-        executor_thread.spawn(prune::run(Arc::clone(&changes)));
-        executor_thread.spawn(votes::run(Arc::clone(&changes)));
-        executor_thread.spawn(orphans::run(changes));
+        executor_thread.spawn(plans::run(Arc::clone(&repository), plan_updates, approved_sender));
+        executor_thread.spawn(expiry::run(Arc::clone(&repository)));
+        executor_thread.spawn(escalation::run(Arc::clone(&repository)));
+        executor_thread.spawn(reminders::run(Arc::clone(&repository)));
+        executor_thread.spawn(prune::run(Arc::clone(&repository)));
+        executor_thread.spawn(votes::run(Arc::clone(&repository)));
+        executor_thread.spawn(orphans::run(repository));
         executor_thread.spawn(follow::receive_messages(Arc::clone(&core)));
         Ok(Self { core })
     }
 
     /// Returns `true` if the actor, the Executor and the store are alive. If not, only a restart of the process helps.
     pub fn is_healthy(&self) -> bool {
-        let StoredChanges { transitions, shutdown, store, .. } = &*self.core.changes;
+        let ChangeRepository { transitions, shutdown, store, .. } = &*self.core.repository;
         transitions.addr.connected() && !shutdown.executor_ended.is_cancelled() && store.is_open()
     }
 
@@ -156,7 +154,7 @@ impl Changes {
 
     /// Returns the error that currently keeps the store from working, if any. The store recovers by itself if it can.
     pub fn current_store_error(&self) -> Option<StoreError> {
-        self.core.changes.store.current_error()
+        self.core.repository.store.current_error()
     }
 
     /// Shuts down in order: ends waiters at once, accepts no new work, gives running calls until the deadline (their outcome
@@ -165,14 +163,14 @@ impl Changes {
     ///
     /// Waiters end first, because their requests would otherwise stay open for as long as calls are running.
     pub async fn shutdown(&self, deadline: Duration) {
-        let ReviewCore { changes, executor_thread, actor_thread, .. } = &*self.core;
-        changes.indexes.watchers.close();
-        changes.shutdown.end_work(deadline).await;
+        let ReviewCore { repository, executor_thread, actor_thread, .. } = &*self.core;
+        repository.indexes.watchers.close();
+        repository.shutdown.end_work(deadline).await;
         // Transitions of endpoints are still written and announced.
-        changes.transitions.drain().await;
-        changes.shutdown.stop_following.cancel();
-        changes.feed.close();
-        let store = Arc::clone(&changes.store);
+        repository.transitions.drain().await;
+        repository.shutdown.stop_following.cancel();
+        repository.feed.close();
+        let store = Arc::clone(&repository.store);
         // Closing joins the store's threads, so it must not block a thread that is needed elsewhere.
         let close_thread = std::thread::Builder::new().name("store-close".into()).spawn(move || store.close());
         match close_thread {
@@ -181,7 +179,7 @@ impl Changes {
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
             }
-            Err(_) => changes.store.close(),
+            Err(_) => repository.store.close(),
         }
         executor_thread.stop();
         actor_thread.stop();
@@ -194,8 +192,8 @@ const RESTORED_RIGHTS_WARNING: &str = "keys, people, sign-ins and acceptances of
 
 /// Handles the first start on a restored backup. Changes that had not run when the backup was made may have been approved
 /// and run since, so they become stale and wait for a person. The audit trail records the restoration.
-async fn handle_restored_backup(changes: &StoredChanges, live: &[LiveChange]) -> Result<(), StartError> {
-    let Some(backup_time) = changes.store.backup_time().await? else { return Ok(()) };
+async fn handle_restored_backup(repository: &ChangeRepository, live: &[LiveChange]) -> Result<(), StartError> {
+    let Some(backup_time) = repository.store.backup_time().await? else { return Ok(()) };
     tracing::warn!(taken = %backup_time, "this store was restored from a backup; changes that had not run when it was made may have run since, and need a new approval");
     tracing::warn!("{RESTORED_RIGHTS_WARNING}");
     let message = format!(
@@ -204,14 +202,14 @@ async fn handle_restored_backup(changes: &StoredChanges, live: &[LiveChange]) ->
     let fault = ChangeFault::new(ErrorKind::ChangeStale, message);
     let may_have_run = |state: ChangeState| state.awaits_decision() || state == ChangeState::Approved;
     for live_change in live.iter().filter(|change| may_have_run(change.state)) {
-        let Some(change) = changes.store.get(&live_change.id).await? else { continue };
+        let Some(change) = repository.store.get(&live_change.id).await? else { continue };
         // An interrupted start or another node may have marked it already, and it may even have been decided or have expired
         // since.
         let is_marked = change.state == ChangeState::Stale && change.fault.as_ref() == Some(&fault);
         if is_marked || !may_have_run(change.state) {
             continue;
         }
-        match changes.transitions.apply_event(&change, ChangeEvent::MarkStale { fault: fault.clone() }).await {
+        match repository.transitions.apply_event(&change, ChangeEvent::MarkStale { fault: fault.clone() }).await {
             // Another node that starts on the backup at the same time marks it, too.
             Ok(_) | Err(TransitionError::Conflict) => {}
             Err(TransitionError::Store(error)) => return Err(error.into()),
@@ -220,8 +218,8 @@ async fn handle_restored_backup(changes: &StoredChanges, live: &[LiveChange]) ->
     }
     // Recorded last, so that a crash before this point starts over.
     let details = serde_json::json!({ "backupOf": backup_time, "comment": RESTORED_RIGHTS_WARNING }).to_string();
-    let record = AuditRecord::new("restored", changes.config.now(), SYSTEM, details);
-    match write(&*changes.store, WriteRequest::Restored(record)).await {
+    let record = AuditRecord::new("restored", repository.config.now(), SYSTEM, details);
+    match write(&*repository.store, WriteRequest::Restored(record)).await {
         Ok(()) => Ok(()),
         Err(WriteError::Store(error)) => Err(error.into()),
         Err(_) => Err(StoreError::Closed.into()),
@@ -231,18 +229,19 @@ async fn handle_restored_backup(changes: &StoredChanges, live: &[LiveChange]) ->
 /// Recovers the changes of the last process and of nodes that are gone: executing ones get an unknown outcome, and
 /// approved ones are queued, with a delay if other nodes are alive.
 async fn recover(
-    changes: &StoredChanges,
+    repository: &ChangeRepository,
     live: &[LiveChange],
     approved: &mpsc::UnboundedSender<ApprovedChange>,
 ) -> Result<(), StartError> {
-    orphans::mark_orphans_unknown(changes).await?;
-    let has_other_nodes = changes.nodes.live_count() > 1;
+    orphans::mark_orphans_unknown(repository).await?;
+    let has_other_nodes = repository.nodes.live_count() > 1;
     // `plans` finds the steps of plans that may run.
     let approved_changes = live.iter().filter(|change| change.state == ChangeState::Approved && change.plan.is_none());
     for live_change in approved_changes {
         // A change from a restored backup is no longer approved.
-        if let Some(change) = changes.store.get(&live_change.id).await?.filter(|c| c.state == ChangeState::Approved) {
-            let queued = ApprovedChange::new(&change, changes.config.now());
+        let change = repository.store.get(&live_change.id).await?;
+        if let Some(change) = change.filter(|change| change.state == ChangeState::Approved) {
+            let queued = ApprovedChange::new(&ChangeOutline::from(&*change), repository.config.now());
             // Another node may have approved it and should run it.
             let _ = approved.send(if has_other_nodes { queued.with_handover_delay() } else { queued });
         }

@@ -13,7 +13,9 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use serde_json::value::RawValue;
 
-use super::{ChangeDecision, ChangeRequestError, Changes, Proposal, ReviewConfig, ReviewTuning};
+use super::{
+    ChangeDecision, ChangeRequestError, ChangeSettlement, Changes, PlanProposal, Proposal, ReviewConfig, ReviewTuning,
+};
 use countersign_config::{ChangesConfig, Config};
 use countersign_domain::{
     changes::{
@@ -138,6 +140,15 @@ impl TestBench {
         self.changes.decide(decision(change, "alice", verdict)).await
     }
 
+    pub async fn settle(
+        &self,
+        change: &Change,
+        reviewer_name: &str,
+        applied: bool,
+    ) -> Result<Arc<Change>, ChangeRequestError> {
+        self.changes.settle(settlement(change, reviewer_name, applied)).await
+    }
+
     pub async fn get(&self, id: &str) -> Arc<Change> {
         self.changes.get(id).await.unwrap().unwrap()
     }
@@ -195,6 +206,11 @@ pub fn proposal(
     }
 }
 
+/// Returns a proposal of a plan with these steps and without a reason.
+pub fn plan_proposal(steps: Vec<Proposal>) -> PlanProposal {
+    PlanProposal { title: "Move".into(), reason: None, steps }
+}
+
 pub fn reviewer(name: &str) -> Principal {
     Principal {
         name: name.into(),
@@ -215,5 +231,15 @@ pub fn decision(change: &Change, reviewer_name: &str, verdict: ReviewVerdict) ->
         version: change.version,
         digest: Some(change.digest.clone()),
         bulk: false,
+    }
+}
+
+pub fn settlement(change: &Change, reviewer_name: &str, applied: bool) -> ChangeSettlement {
+    ChangeSettlement {
+        id: change.id.clone(),
+        reviewer: Arc::new(reviewer(reviewer_name)),
+        applied,
+        comment: None,
+        version: change.version,
     }
 }

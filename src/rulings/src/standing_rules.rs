@@ -1,5 +1,5 @@
-//! Standing rules of a running gateway: created from a change ([`create`]) or for a tool ([`allow`]), listed, revoked and
-//! expired. Each step is recorded before it takes effect, and is announced on the feed.
+//! Creates standing rules from a change ([`create`]) or for a tool ([`allow`]), and lists, revokes and expires them. Each step
+//! is recorded before it takes effect, and is announced on the feed.
 //!
 //! A [`StandingRule`] is one decision of a reviewer. [`StandingRuleService`] changes the rules, and [`StandingRuleCache`] holds
 //! them in memory as the [`StandingRuleSource`] from which the route table reads them.
@@ -9,6 +9,7 @@
 //! change from which it was created, if any.
 
 mod allow;
+mod cache;
 mod create;
 mod recording;
 mod remote;
@@ -17,20 +18,17 @@ mod suggest;
 mod tests;
 
 pub use self::{
+    cache::StandingRuleCache,
     create::{RuleArguments, RuleCallers, RuleRequest},
     suggest::Suggestions,
 };
 
 use std::{
     collections::HashMap,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicBool},
     time::Duration,
 };
 
-use arc_swap::ArcSwap;
 use futures_util::future::join_all;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
@@ -46,7 +44,7 @@ use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_routing::table::PublishedTable;
 use countersign_runtime::crash::crash_point;
-use countersign_store::{MAX_ENDED_RULES, Nodes, RULE_USED, Store, StoreError};
+use countersign_store::{RULE_USED, Store};
 
 /// The maximum number of active rules of one owner.
 pub const MAX_RULES_PER_OWNER: usize = 200;
@@ -62,84 +60,6 @@ const ALLOW_RULE_ENDED_COMMENT: &str = "the key or sign-in of the rule's creator
 /// The comment on a rule that denies and whose creator may no longer decide.
 const DENY_RULE_ORPHANED_COMMENT: &str = "the key or sign-in of the rule's creator was revoked or may no longer decide; the rule denies until a reviewer \
      revokes it";
-
-/// The current rules, which the route table reads when it is built.
-pub struct StandingRuleCache {
-    rules: ArcSwap<Vec<Arc<StandingRule>>>,
-    /// `true` while this node is cut off from the other nodes and would miss a revocation.
-    is_cut_off: AtomicBool,
-    nodes: Arc<dyn Nodes>,
-}
-
-impl StandingRuleSource for StandingRuleCache {
-    fn find_rules(&self, provider: &str, concerns: &dyn Fn(&str) -> bool) -> Vec<Arc<StandingRule>> {
-        let rules = self.rules.load();
-        let is_cut_off = self.is_cut_off.load(Ordering::Acquire);
-        let applies = |rule: &&Arc<StandingRule>| {
-            !rule.has_ended()
-                && rule.provider == provider
-                && concerns(&rule.tool)
-                && !(is_cut_off && rule.verdict == StandingVerdict::Allow)
-        };
-        rules.iter().filter(applies).cloned().collect()
-    }
-
-    fn now(&self) -> Timestamp {
-        now(&*self.nodes)
-    }
-}
-
-impl StandingRuleCache {
-    /// Loads all rules.
-    ///
-    /// # Errors
-    /// Errors of the store.
-    pub async fn open(store: &Arc<dyn Store>) -> Result<Arc<Self>, StoreError> {
-        let nodes = store.nodes();
-        let now = now(&*nodes);
-        let rules = store.standing_rules().await?.into_iter().map(|rule| Arc::new(rule.with_deadline(now))).collect();
-        Ok(Arc::new(Self { rules: ArcSwap::from_pointee(rules), is_cut_off: AtomicBool::new(false), nodes }))
-    }
-
-    /// Sets whether this node is cut off from the other nodes. While it is cut off, no rule allows anything, since the
-    /// rule may have been revoked. Returns `true` if the value changed, in which case the caller must rebuild the
-    /// routes.
-    pub fn set_cut_off(&self, is_cut_off: bool) -> bool {
-        self.is_cut_off.swap(is_cut_off, Ordering::AcqRel) != is_cut_off
-    }
-
-    /// Returns all stored rules, oldest first, including ended ones.
-    pub fn rules(&self) -> Arc<Vec<Arc<StandingRule>>> {
-        self.rules.load_full()
-    }
-
-    /// Adds the rule or replaces its earlier state, and removes the oldest ended rules beyond their limit.
-    fn upsert(&self, rule: &StandingRule) {
-        self.rules.rcu(|rules| {
-            let mut rules: Vec<Arc<StandingRule>> = Vec::clone(rules);
-            match rules.iter_mut().find(|known| known.id == rule.id) {
-                Some(known) => *known = Arc::new(rule.clone()),
-                None => rules.push(Arc::new(rule.clone())),
-            }
-            let ended_count = rules.iter().filter(|rule| rule.has_ended()).count();
-            let mut excess = ended_count.saturating_sub(MAX_ENDED_RULES);
-            rules.retain(|rule| {
-                if excess == 0 || !rule.has_ended() {
-                    return true;
-                }
-                excess -= 1;
-                false
-            });
-            rules
-        });
-    }
-}
-
-/// Returns the time that all nodes share, rounded to milliseconds like all displayed times.
-fn now(nodes: &dyn Nodes) -> Timestamp {
-    let now = nodes.now();
-    now.round(jiff::Unit::Millisecond).unwrap_or(now)
-}
 
 /// The dependencies of [`StandingRuleService`].
 pub struct StandingRuleServiceDeps {
@@ -165,7 +85,7 @@ pub struct StandingRuleService {
 
 impl StandingRuleService {
     fn now(&self) -> Timestamp {
-        now(&*self.deps.cache.nodes)
+        self.deps.cache.now()
     }
 
     pub fn new(deps: StandingRuleServiceDeps) -> Self {
@@ -188,11 +108,11 @@ impl StandingRuleService {
         &self.deps.routes
     }
 
-    fn check_limits(&self, by: &Principal, new_rules: usize) -> Result<(), McpError> {
+    fn check_limits(&self, reviewer: &Principal, new_rules: usize) -> Result<(), McpError> {
         let rules = self.deps.cache.rules();
         let active = rules.iter().filter(|rule| !rule.has_ended());
         let is_own =
-            |rule: &StandingRule| Person::from_principal(&rule.creator()).is_same_as(Person::from_principal(by));
+            |rule: &StandingRule| Person::from_principal(&rule.creator()).is_same_as(Person::from_principal(reviewer));
         let (all, own) = active.fold((0, 0), |(all, own), rule| (all + 1, own + usize::from(is_own(rule))));
         let (message, max) = if own + new_rules > MAX_RULES_PER_OWNER {
             ("you have too many standing rules; revoke some (countersign rules revoke)", MAX_RULES_PER_OWNER)
@@ -206,8 +126,8 @@ impl StandingRuleService {
 
     /// Returns `true` if the rule denies calls of this person, with any of their keys. Older rules do not record the
     /// proposer, so their change is read. If retention has deleted the change, only the name counts.
-    async fn denies_own_calls(&self, rule: &StandingRule, by: &Principal) -> Result<bool, McpError> {
-        let person = Person::from_principal(by);
+    async fn denies_own_calls(&self, rule: &StandingRule, reviewer: &Principal) -> Result<bool, McpError> {
+        let person = Person::from_principal(reviewer);
         if rule.principal.as_ref().is_some_and(|name| person.is_named(name)) {
             return Ok(true);
         }
@@ -222,7 +142,7 @@ impl StandingRuleService {
                 "the change of the rule cannot be read, so the rule was not revoked",
             )
         })?;
-        Ok(change.is_some_and(|change| change.proposer_could_be(Person::from_principal(by))))
+        Ok(change.is_some_and(|change| change.proposer_could_be(Person::from_principal(reviewer))))
     }
 
     /// Revokes a rule. Any reviewer may do so, since the configuration decides again afterwards.
@@ -233,10 +153,10 @@ impl StandingRuleService {
     pub async fn revoke(
         self: &Arc<Self>,
         id: &str,
-        by: &Principal,
+        reviewer: &Principal,
         comment: Option<&str>,
     ) -> Result<Arc<StandingRule>, McpError> {
-        let (this, by) = (Arc::clone(self), by.clone());
+        let (this, reviewer) = (Arc::clone(self), reviewer.clone());
         let (id, comment) = (id.to_owned(), comment.map(str::to_owned));
         run_to_completion(async move {
             let _one_at_a_time = this.rules_lock.lock().await;
@@ -247,20 +167,20 @@ impl StandingRuleService {
             if rule.has_ended() {
                 return Err(already_ended_error(rule));
             }
-            if rule.verdict == StandingVerdict::Deny && this.denies_own_calls(rule, &by).await? {
+            if rule.verdict == StandingVerdict::Deny && this.denies_own_calls(rule, &reviewer).await? {
                 let message = "you cannot revoke a rule that denies your own calls";
                 return Err(McpError::new(ErrorKind::SelfApproval, message));
             }
             let revoked = StandingRule {
                 revoked_at: Some(this.now()),
-                revoked_by: Some(by.name.clone()),
+                revoked_by: Some(reviewer.name.clone()),
                 ..StandingRule::clone(rule)
             };
             let comment = comment.as_deref();
             crash_point("before_rule_revoked");
-            this.store_and_announce(&revoked, RuleEvent::Revoked, &by.name, comment).await?;
+            this.store_and_announce(&revoked, RuleEvent::Revoked, &reviewer.name, comment).await?;
             crash_point("after_rule_revoked");
-            tracing::info!(rule = %id, by = %by.name, "a standing rule was revoked");
+            tracing::info!(rule = %id, by = %reviewer.name, "a standing rule was revoked");
             Ok(Arc::new(revoked))
         })
         .await
@@ -376,7 +296,7 @@ fn already_ended_error(rule: &StandingRule) -> McpError {
 fn unrestricted_rule(
     verdict: StandingVerdict,
     (provider, tool, hash): (&str, &str, &str),
-    by: &Principal,
+    creator: &Principal,
     now: Timestamp,
 ) -> StandingRule {
     StandingRule {
@@ -392,12 +312,12 @@ fn unrestricted_rule(
         arguments: None,
         matching: Vec::new(),
         from_change: None,
-        created_by: by.name.clone(),
-        created_by_role: by.role,
-        created_by_owner: by.owner.clone(),
-        created_by_key: by.key_id.clone(),
-        created_by_other_names: by.other_names().to_vec(),
-        created_by_token: TokenRights::from_principal(by),
+        created_by: creator.name.clone(),
+        created_by_role: creator.role,
+        created_by_owner: creator.owner.clone(),
+        created_by_key: creator.key_id.clone(),
+        created_by_other_names: creator.other_names().to_vec(),
+        created_by_token: TokenRights::from_principal(creator),
         comment: None,
         created_at: now,
         expires_at: None,

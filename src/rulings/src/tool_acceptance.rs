@@ -1,4 +1,4 @@
-//! Tool definitions of upstream servers and their acceptance by reviewers: listing, acceptance and revocation.
+//! Lists the tool definitions of upstream servers, accepts them for reviewers and revokes acceptances.
 
 mod counts;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-pub use self::counts::ToolVerdictCounts;
+pub use self::counts::{PendingToolCounts, ToolVerdictCounts};
 use crate::completion::run_to_completion;
 use countersign_domain::{
     policy::{
@@ -110,22 +110,6 @@ pub struct RunPermission {
     pub reason: Option<String>,
 }
 
-/// The numbers of a provider's tools that wait for a reviewer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
-#[schema(as = ForReview)]
-pub struct PendingToolCounts {
-    /// Tools that were added after the server was first seen, and are not accepted.
-    pub new: usize,
-    /// Tools whose definition differs from the accepted or first seen one.
-    pub changed: usize,
-    /// Tools that claim to be read-only, which nobody has accepted.
-    #[serde(rename = "reads")]
-    pub claimed_reads: usize,
-    /// Tools that are known to only read, although they do not claim it, and that nobody has accepted as reads.
-    #[serde(rename = "known")]
-    pub known_reads: usize,
-}
-
 /// The list of known reads that is shipped for a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = KnownReads)]
@@ -197,33 +181,6 @@ impl ToolAcceptances {
         table.provider(provider).map(|_| table.definitions(provider).map(|route| self.describe_tool(route)).collect())
     }
 
-    /// Returns the numbers of waiting tools by provider, for providers that have any.
-    pub fn pending_counts(&self) -> HashMap<String, PendingToolCounts> {
-        let mut all: HashMap<String, PendingToolCounts> = HashMap::new();
-        for route in self.routes.load().tools().iter().flat_map(ToolRoute::with_operations) {
-            let claims = claims_to_read(route);
-            let is_known = matches!(route.known_tool, Some(KnownTool::Read | KnownTool::SqlRead))
-                && is_acceptable_known_read(route);
-            let is_counted = if route.is_operation {
-                // The tool itself already counts for the rest.
-                is_known
-            } else {
-                route.definition_status.mark().is_some() || claims || is_known
-            };
-            if !is_counted {
-                continue;
-            }
-            let waiting = all.entry(route.provider.name().to_owned()).or_default();
-            match route.definition_status {
-                DefinitionStatus::New => waiting.new += 1,
-                DefinitionStatus::Changed => waiting.changed += 1,
-                _ if claims && !route.is_operation => waiting.claimed_reads += 1,
-                _ => waiting.known_reads += 1,
-            }
-        }
-        all
-    }
-
     /// Returns the list of known reads that is shipped for the provider.
     pub fn known_reads(&self, provider: &str) -> Option<KnownReadsInfo> {
         self.routes.load().provider(provider)?.as_provider().known_reads().map(KnownReadsInfo::from)
@@ -245,14 +202,14 @@ impl ToolAcceptances {
         let (this, provider) = (Arc::clone(self), provider.to_owned());
         let (shown_definitions, reviewer) = (shown_definitions.to_vec(), reviewer.clone());
         run_to_completion(async move {
-            let (target, definitions) = this.current_definitions(&provider, &shown_definitions)?;
+            let (target, definitions) = this.find_current_definitions(&provider, &shown_definitions)?;
             let (server, by) = ((provider.as_str(), target.as_str()), reviewer.name.as_str());
             let (action, result) = match decision {
                 DefinitionDecision::Accept => {
                     (AcceptanceAction::Accepted, this.pins.accept(server, &definitions, None, by).await)
                 }
                 DefinitionDecision::AcceptKnownReads => {
-                    let reads = this.known_reads_among(&provider, &definitions)?;
+                    let reads = this.find_accepted_reads(&provider, &definitions)?;
                     (AcceptanceAction::Accepted, this.pins.accept(server, &definitions, Some(&reads), by).await)
                 }
                 DefinitionDecision::Revoke => {
@@ -272,9 +229,9 @@ impl ToolAcceptances {
         .await
     }
 
-    /// Returns what calls of each definition count as reads. Fails if a definition is not in the provider's list of known
+    /// Returns which calls of each definition count as reads. Fails if a definition is not in the provider's list of known
     /// reads.
-    fn known_reads_among(
+    fn find_accepted_reads(
         &self,
         provider: &str,
         definitions: &[Definition],
@@ -308,7 +265,7 @@ impl ToolAcceptances {
 
     /// Returns the fingerprint of the provider's target, and the definitions that were shown. Fails if a definition has
     /// changed since.
-    fn current_definitions(
+    fn find_current_definitions(
         &self,
         provider: &str,
         shown_definitions: &[DefinitionRef],

@@ -21,7 +21,7 @@ async fn first_steps_are_done_by_agents_and_decisions() {
         let step = proposal(proposer("ci"), (endpoints.provider.name, "write"), arguments, preview);
         Proposal { terms: Terms { quorum, ..Terms::default() }, ..step }
     };
-    let plan = endpoints.changes.propose_plan("Move", None, vec![step(1), step(0)]).await.unwrap();
+    let plan = endpoints.changes.propose_plan(plan_proposal(vec![step(1), step(0)])).await.unwrap();
     assert_eq!((plan[1].state, is_decided().await), (ChangeState::Approved, json!(false)), "the policy allowed it");
     endpoints.post(&format!("/api/changes/{}/decision", change.id), &key, &decision("reject", &change)).await;
     assert_eq!(is_decided().await, true);

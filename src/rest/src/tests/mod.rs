@@ -56,7 +56,10 @@ use countersign_provider::{
     testing::{FakeDirectory, FakeProvider, upstream_tool},
 };
 use countersign_reload::{ConfigSource, InitialConfig, ReloadCause, testing::UnchangingGateway};
-use countersign_review::{Proposal, ReviewConfig, testing::proposal};
+use countersign_review::{
+    PlanProposal, Proposal, ReviewConfig,
+    testing::{plan_proposal, proposal},
+};
 use countersign_routing::{
     PublishedTable, RouteTable,
     table::{Aliases, TableInputs},

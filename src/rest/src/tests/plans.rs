@@ -9,7 +9,8 @@ async fn propose(endpoints: &Endpoints) -> Vec<Arc<Change>> {
         let preview = endpoints.provider.current_preview(&arguments);
         proposal(proposer("ci"), (endpoints.provider.name, "write"), arguments, preview)
     };
-    endpoints.changes.propose_plan("Move", Some("because"), vec![step("a"), step("b")]).await.unwrap()
+    let plan = PlanProposal { reason: Some("because".into()), ..plan_proposal(vec![step("a"), step("b")]) };
+    endpoints.changes.propose_plan(plan).await.unwrap()
 }
 
 fn digests_of(plan: &Value) -> Vec<Value> {

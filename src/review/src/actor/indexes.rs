@@ -5,15 +5,15 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::{
-    duplicate_calls::DuplicateCalls,
-    ledger::{Counts, Deadlines},
+    change_outline::ChangeOutline, deadlines::Deadlines, duplicate_calls::DuplicateCalls, state_counts::StateCounts,
     watch::Watchers,
 };
-use countersign_domain::changes::{ChangeState, Terms};
+use countersign_domain::changes::ChangeState;
+use countersign_store::LiveChange;
 
 pub(crate) struct ChangeIndexes {
     pub watchers: Arc<Watchers>,
-    pub counts: Counts,
+    pub counts: StateCounts,
     pub deadlines: Deadlines,
     /// The times from which further reviewers may decide on undecided changes, until they are recorded.
     pub escalations: Deadlines,
@@ -26,7 +26,7 @@ impl ChangeIndexes {
     pub(crate) fn new(max_waiters: usize, counts: &[(ChangeState, u64)]) -> Arc<Self> {
         Arc::new(Self {
             watchers: Watchers::new(max_waiters),
-            counts: Counts::new(counts),
+            counts: StateCounts::new(counts),
             deadlines: Deadlines::default(),
             escalations: Deadlines::default(),
             reminders: Deadlines::default(),
@@ -35,38 +35,28 @@ impl ChangeIndexes {
     }
 
     /// Schedules the escalation and the next reminder of a change while it waits for a decision.
-    pub(crate) fn schedule_notices(
-        &self,
-        id: &str,
-        state: ChangeState,
-        terms: &Terms,
-        created_at: Timestamp,
-        now: Timestamp,
-    ) {
+    pub(crate) fn schedule_notices(&self, change: &ChangeOutline<'_>, now: Timestamp) {
         for (deadlines, at) in [
-            (&self.escalations, terms.escalates_at(created_at)),
-            (&self.reminders, terms.next_reminder(created_at, now)),
+            (&self.escalations, change.terms.escalates_at(change.created_at)),
+            (&self.reminders, change.terms.next_reminder(change.created_at, now)),
         ] {
-            match at.filter(|_| state.awaits_decision()) {
-                Some(at) => deadlines.insert(id, at, now),
-                None => deadlines.remove(id),
+            match at.filter(|_| change.state.awaits_decision()) {
+                Some(at) => deadlines.insert(&change.id, at, now),
+                None => deadlines.remove(&change.id),
             }
         }
     }
 
-    /// Lets the upkeep read an undecided change whose terms are not known yet.
-    pub(crate) fn schedule_check(&self, id: &str, state: ChangeState, now: Timestamp) {
-        if state.awaits_decision() {
-            self.escalations.insert(id, now, now);
-            self.reminders.insert(id, now, now);
+    /// Adds a change that was open before the start. The upkeep reads its terms, and finds out whether it has escalated already.
+    pub(crate) fn restore(&self, change: &LiveChange, now: Timestamp) {
+        self.counts.record_transition(None, change.state);
+        self.deadlines.insert(&change.id, change.expires_at, now);
+        if let Some(call_hash) = &change.call_hash {
+            self.duplicates.add(call_hash, &change.id);
         }
-    }
-
-    /// Adds an open change to the deadlines and to the index of duplicates.
-    pub(crate) fn add(&self, id: &str, call_hash: Option<&str>, expires_at: Timestamp, now: Timestamp) {
-        self.deadlines.insert(id, expires_at, now);
-        if let Some(call) = call_hash {
-            self.duplicates.add(call, id);
+        if change.state.awaits_decision() {
+            self.escalations.insert(&change.id, now, now);
+            self.reminders.insert(&change.id, now, now);
         }
     }
 }

@@ -1,19 +1,12 @@
-//! Counts open changes per principal for the limits and per state for display, and orders them by deadline for expiry.
+//! Limits the number and the size of the open changes of each principal.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::atomic::{AtomicU64, Ordering},
-    time::Instant,
-};
-
-use jiff::Timestamp;
-use metrics::Gauge;
-use parking_lot::Mutex;
+use std::collections::HashMap;
 
 use countersign_domain::changes::ChangeState;
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_telemetry::metrics as telemetry;
+use countersign_store::LiveChange;
 
+/// The share of the limits that the open changes of a principal take.
 #[derive(Default)]
 struct Usage {
     changes: usize,
@@ -74,7 +67,7 @@ impl Ledger {
         self.remove_if_idle(principal);
     }
 
-    /// Records that a change with a reservation is durable.
+    /// Records that a change whose share is counted already is durable.
     pub(crate) fn insert(&mut self, id: &str, principal: &str, bytes: u64, state: ChangeState) {
         self.open.insert(id.to_owned(), OpenChange { principal: principal.to_owned(), bytes, state });
     }
@@ -97,136 +90,22 @@ impl Ledger {
         }
     }
 
-    /// Adds a change that was stored before the start or by another node, even beyond the limits.
-    pub(crate) fn restore(&mut self, id: &str, principal: &str, bytes: u64, state: ChangeState) {
+    /// Adds a change that was stored before the start, even beyond the limits.
+    pub(crate) fn restore(&mut self, change: &LiveChange) {
+        self.add_usage(&change.principal, change.bytes);
+        self.insert(&change.id, &change.principal, change.bytes, change.state);
+    }
+
+    /// Counts a change that another node has written, even beyond the limits, before it is inserted.
+    pub(crate) fn add_usage(&mut self, principal: &str, bytes: u64) {
         let usage = self.usage.entry(principal.to_owned()).or_default();
         usage.changes += 1;
         usage.bytes += bytes;
-        self.insert(id, principal, bytes, state);
     }
 
     fn remove_if_idle(&mut self, principal: &str) {
         if self.usage.get(principal).is_some_and(|u| u.changes == 0) {
             self.usage.remove(principal);
-        }
-    }
-}
-
-/// Counts of changes per state, readable from any thread. Open states follow the ledger; final states follow the store's
-/// last count, plus what has become final since.
-pub(crate) struct Counts {
-    /// The counts and gauges in the order of [`ChangeState::VARIANTS`].
-    states: Vec<(AtomicU64, Gauge)>,
-}
-
-impl Counts {
-    pub(crate) fn new(counts: &[(ChangeState, u64)]) -> Self {
-        let counter = |state: &ChangeState| {
-            let gauge = metrics::gauge!(telemetry::CHANGES, "state" => state.as_str());
-            gauge.set(0.0);
-            (AtomicU64::new(0), gauge)
-        };
-        let state_counts = Self { states: ChangeState::VARIANTS.iter().map(counter).collect() };
-        state_counts.recount(counts);
-        state_counts
-    }
-
-    pub(crate) fn record_transition(&self, from: Option<ChangeState>, to: ChangeState) {
-        // A verification, for example, keeps the state. Readers must not see it uncounted meanwhile.
-        if from == Some(to) {
-            return;
-        }
-        if let Some(from) = from {
-            self.decrement(from);
-        }
-        if let Some((n, gauge)) = self.states.get(to as usize) {
-            n.fetch_add(1, Ordering::Relaxed);
-            gauge.increment(1.0);
-        }
-    }
-
-    /// Replaces the counts of the final states by the store's, since other nodes may have pruned changes.
-    pub(crate) fn recount(&self, counts: &[(ChangeState, u64)]) {
-        for (state, (n, gauge)) in ChangeState::VARIANTS.iter().zip(&self.states).filter(|(state, _)| state.is_final())
-        {
-            let counted = counts.iter().find(|(s, _)| s == state).map_or(0, |(_, n)| *n);
-            n.store(counted, Ordering::Relaxed);
-            gauge.set(gauge_value(counted));
-        }
-    }
-
-    /// Counts one change less in this state, because it was deleted or is in another state now.
-    pub(crate) fn decrement(&self, state: ChangeState) {
-        if let Some((n, gauge)) = self.states.get(state as usize)
-            && n.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
-        {
-            gauge.decrement(1.0);
-        }
-    }
-
-    pub(crate) fn read(&self) -> Vec<(ChangeState, u64)> {
-        ChangeState::VARIANTS.iter().zip(&self.states).map(|(s, (n, _))| (*s, n.load(Ordering::Relaxed))).collect()
-    }
-}
-
-#[allow(clippy::cast_precision_loss, reason = "a gauge")]
-fn gauge_value(n: u64) -> f64 {
-    n as f64
-}
-
-/// Deadlines of open changes, by the wall clock and by the monotonic clock. The earlier of both deadlines counts, so that
-/// setting the clock back keeps no change alive.
-#[derive(Default)]
-pub(crate) struct Deadlines(Mutex<DeadlineIndex>);
-
-#[derive(Default)]
-struct DeadlineIndex {
-    by_wall_clock: BTreeSet<(Timestamp, String)>,
-    by_monotonic_clock: BTreeSet<(Instant, String)>,
-    by_id: HashMap<String, (Timestamp, Instant)>,
-}
-
-impl Deadlines {
-    pub(crate) fn insert(&self, id: &str, expires_at: Timestamp, now: Timestamp) {
-        let remaining = std::time::Duration::try_from(expires_at.duration_since(now)).unwrap_or_default();
-        // A time beyond the range of `Instant` is never reached.
-        let Some(monotonic) = Instant::now().checked_add(remaining) else { return };
-        let mut deadlines = self.0.lock();
-        deadlines.remove(id);
-        deadlines.by_wall_clock.insert((expires_at, id.to_owned()));
-        deadlines.by_monotonic_clock.insert((monotonic, id.to_owned()));
-        deadlines.by_id.insert(id.to_owned(), (expires_at, monotonic));
-    }
-
-    pub(crate) fn remove(&self, id: &str) {
-        self.0.lock().remove(id);
-    }
-
-    /// Returns at most `limit` changes that are due. They stay until they are removed.
-    pub(crate) fn due(&self, now: Timestamp, limit: usize) -> Vec<String> {
-        let deadlines = self.0.lock();
-        let monotonic_now = Instant::now();
-        let mut due: Vec<String> = deadlines
-            .by_wall_clock
-            .iter()
-            .take_while(|(at, _)| *at <= now)
-            .take(limit)
-            .map(|(_, id)| id.clone())
-            .collect();
-        for (_, id) in deadlines.by_monotonic_clock.iter().take_while(|(at, _)| *at <= monotonic_now).take(limit) {
-            if due.len() < limit && !due.contains(id) {
-                due.push(id.clone());
-            }
-        }
-        due
-    }
-}
-
-impl DeadlineIndex {
-    fn remove(&mut self, id: &str) {
-        if let Some((wall, monotonic)) = self.by_id.remove(id) {
-            self.by_wall_clock.remove(&(wall, id.to_owned()));
-            self.by_monotonic_clock.remove(&(monotonic, id.to_owned()));
         }
     }
 }

@@ -3,13 +3,16 @@
 //!
 //! It never waits: replies go through oneshots, and the store answers through a channel.
 
+pub mod change_outline;
 pub mod daily_volume;
+pub mod deadlines;
 pub mod duplicate_calls;
 pub mod indexes;
 pub mod ledger;
 pub mod order;
 pub mod proposal_rate;
 pub mod remote_transition;
+pub mod state_counts;
 pub mod watch;
 
 use std::{sync::Arc, time::Duration};
@@ -20,11 +23,11 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, oneshot};
 
 use self::{
-    daily_volume::DailyVolume, indexes::ChangeIndexes, ledger::Ledger, order::AnnouncementOrder,
-    remote_transition::RemoteTransition,
+    change_outline::ChangeOutline, daily_volume::DailyVolume, indexes::ChangeIndexes, ledger::Ledger,
+    order::AnnouncementOrder, remote_transition::RemoteTransition,
 };
 use countersign_domain::changes::{
-    Change, ChangeState, Target, Terms,
+    Change, ChangeState,
     machine::{EventKind, IllegalTransition},
 };
 use countersign_feed::{Feed, FeedEvent};
@@ -108,7 +111,8 @@ pub(crate) struct ApprovedChange {
     pub id: String,
     /// The version after its approval.
     pub version: u64,
-    /// See [`queue_key`].
+    /// The key of the Executor's queue for the changes of one target. It contains the provider, because two providers may use the
+    /// same lock key for different targets.
     pub queue_key: String,
     /// The delay before this node tries to run it, in which its approval can be undone or another node may run it.
     pub delay: Duration,
@@ -120,20 +124,22 @@ impl ApprovedChange {
     /// The time that the approving node has to claim the change before other nodes try.
     pub(crate) const HANDOVER_DELAY: Duration = Duration::from_secs(3);
 
-    pub(crate) fn new(change: &Change, now: Timestamp) -> Self {
+    /// Returns an approved change, to be run when its approval can no longer be undone.
+    pub(crate) fn new(change: &ChangeOutline<'_>, now: Timestamp) -> Self {
+        // If the clock was set back, the delay is still not longer than the rule allows.
+        let delay = delay_until(change.run_after, now).min(Duration::from_secs(change.terms.undo_for));
         Self {
-            id: change.id.clone(),
+            id: change.id.to_string(),
             version: change.version,
-            queue_key: queue_key(&change.provider, &change.target),
-            delay: remaining_grace(change.run_after, &change.terms, now),
+            queue_key: format!("{}\0{}", change.provider, change.target.lock_key),
+            delay,
             handover_backoff: None,
         }
     }
 
     /// Returns a step of a plan, to be run no earlier than `at`.
     pub(crate) fn for_step(step: &Change, at: Option<Timestamp>, now: Timestamp) -> Self {
-        let delay = at.and_then(|at| Duration::try_from(at.duration_since(now)).ok()).unwrap_or_default();
-        Self { delay, ..Self::new(step, now) }
+        Self { delay: delay_until(at, now), ..Self::new(&ChangeOutline::from(step), now) }
     }
 
     /// Delays the change, because another node may have approved it and should run it.
@@ -141,6 +147,11 @@ impl ApprovedChange {
         let delay = self.delay + Self::HANDOVER_DELAY;
         Self { delay, handover_backoff: Some(Self::HANDOVER_DELAY), ..self }
     }
+}
+
+/// Returns the time from now until `at`, or zero if that has passed.
+fn delay_until(at: Option<Timestamp>, now: Timestamp) -> Duration {
+    at.and_then(|at| Duration::try_from(at.duration_since(now)).ok()).unwrap_or_default()
 }
 
 /// A changed state of a step, for `upkeep::plans`. Another step of the plan may run now, or the plan stops.
@@ -152,25 +163,12 @@ pub(crate) struct PlanUpdate {
     pub is_own: bool,
 }
 
-/// Returns the key of the queue in which the Executor puts the changes to one target. It contains the provider, because two
-/// providers may use the same lock key for different targets.
-pub(super) fn queue_key(provider: &str, target: &Target) -> String {
-    format!("{provider}\0{}", target.lock_key)
-}
-
-/// Returns the rest of the time in which an approval can be undone. If the clock was set back, the rest is still not longer
-/// than the rule allows.
-pub(super) fn remaining_grace(run_after: Option<Timestamp>, terms: &Terms, now: Timestamp) -> Duration {
-    let remaining = run_after.and_then(|end| Duration::try_from(end.duration_since(now)).ok()).unwrap_or_default();
-    remaining.min(Duration::from_secs(terms.undo_for))
-}
-
 pub(crate) struct PendingChanges {
     pub store: Arc<dyn Store>,
     pub feed: Feed,
     pub indexes: Arc<ChangeIndexes>,
     pub ledger: Ledger,
-    pub daily: DailyVolume,
+    pub daily_volume: DailyVolume,
     pub clock: crate::Clock,
     /// Bounded by the number of changes that are not final.
     pub approved: mpsc::UnboundedSender<ApprovedChange>,
@@ -212,6 +210,9 @@ impl Metrics {
     }
 
     fn count_transition(&self, kind: EventKind) {
+        if kind == EventKind::Created {
+            self.proposed.increment(1);
+        }
         if let Some(counter) = self.transitions.get(kind as usize) {
             counter.increment(1);
         }
@@ -229,7 +230,7 @@ impl Handler<WriteChange> for PendingChanges {
         let (principal, bytes) = (&draft.change.proposer.principal, draft.body.len() as u64);
         if draft.kind == EventKind::Created {
             let reserved = self.ledger.reserve(principal, bytes).and_then(|()| {
-                let admitted = self.daily.admit(principal, bytes, draft.at);
+                let admitted = self.daily_volume.admit(principal, bytes, draft.at);
                 admitted.inspect_err(|_| self.ledger.release(principal, bytes))
             });
             if let Err(error) = reserved {
@@ -288,10 +289,29 @@ impl Handler<AnnounceRemote> for PendingChanges {
 
 impl PendingChanges {
     fn announce_ready(&mut self) {
-        while let Some((_, transition)) = self.announcements.next() {
+        while let Some((seq, transition)) = self.announcements.next() {
             match transition {
-                DurableTransition::Own(written, pending) => self.announce(&written, pending),
-                DurableTransition::Remote(remote) => self.announce_remote(*remote),
+                DurableTransition::Own(written, PendingWrite { change, kind, bytes, _write_slot, reply }) => {
+                    crash_point("between_commit_and_announce");
+                    self.metrics.count_transition(kind);
+                    tracing::info!(
+                        change = %change.id, event = kind.as_str(), version = change.version, seq,
+                        provider = %change.provider, tool = %change.tool, principal = %change.proposer.principal,
+                        "a transition was stored"
+                    );
+                    let event = FeedEvent::from_committed(&written, kind.feed_type(), &change);
+                    self.announce(event, &ChangeOutline::from(&*change), bytes, Some(&change));
+                    crash_point("after_announce");
+                    let _ = reply.send(Ok(change));
+                }
+                DurableTransition::Remote(transition) => {
+                    let RemoteTransition { event, change, bytes, call_hash, .. } = *transition;
+                    tracing::debug!(change = %change.id, seq, "a transition was read from the feed");
+                    if is_creation(&event) && self.ledger.state_of(&change.id).is_none() {
+                        self.count_remote_proposal(&change, bytes, call_hash.as_deref());
+                    }
+                    self.announce(event, &change, bytes, None);
+                }
             }
         }
         if self.announcements.has_gap() {
@@ -299,69 +319,30 @@ impl PendingChanges {
         }
     }
 
-    fn announce(&mut self, written: &CommittedWrite, pending: PendingWrite) {
-        let PendingWrite { change, kind, bytes, _write_slot, reply } = pending;
-        crash_point("between_commit_and_announce");
-        let (is_new, previous_state, now) =
-            (kind == EventKind::Created, self.ledger.state_of(&change.id), (self.clock)());
-        self.metrics.count_transition(kind);
+    /// Counts a proposal of another node like the actor counts one of this node before it writes the change.
+    fn count_remote_proposal(&mut self, change: &ChangeOutline<'_>, bytes: u64, call_hash: Option<&str>) {
+        let principal = &change.proposer.principal;
+        self.ledger.add_usage(principal, bytes);
+        let proposal = ProposalRecord { principal: principal.clone(), bytes, at: change.created_at };
+        self.daily_volume.count_remote(proposal, (self.clock)());
+        if let Some(call_hash) = call_hash {
+            self.indexes.duplicates.add(call_hash, &change.id);
+        }
+    }
+
+    /// Announces a transition, whichever node made it. `bytes` is the size of a new change. `own_change` is the whole change if
+    /// this node wrote the transition.
+    fn announce(&mut self, event: FeedEvent, change: &ChangeOutline<'_>, bytes: u64, own_change: Option<&Arc<Change>>) {
+        let (id, state, now) = (&*change.id, change.state, (self.clock)());
+        let previous_state = self.ledger.state_of(id);
+        let is_new = previous_state.is_none() && is_creation(&event);
         if is_new {
-            self.metrics.proposed.increment(1);
-            self.ledger.insert(&change.id, &change.proposer.principal, bytes, change.state);
+            self.ledger.insert(id, &change.proposer.principal, bytes, state);
         }
         // A step of a plan may get more time when it is reviewed again.
-        if is_new || (kind == EventKind::Edited && change.plan.is_some()) {
-            self.indexes.deadlines.insert(&change.id, change.expires_at, now);
+        if is_new || (change.plan.is_some() && event.kind == EventKind::Edited.feed_type()) {
+            self.indexes.deadlines.insert(id, change.expires_at, now);
         }
-        self.update_state(&change.id, previous_state, change.state, is_new);
-        self.indexes.schedule_notices(&change.id, change.state, &change.terms, change.created_at, now);
-        tracing::info!(
-            change = %change.id, event = kind.as_str(), version = change.version, seq = written.seq,
-            provider = %change.provider, tool = %change.tool, principal = %change.proposer.principal, "a transition was stored"
-        );
-        self.feed.publish(FeedEvent::from_committed(written, kind.feed_type(), &change));
-        self.indexes.watchers.announce(&change);
-        if let Some(plan) = &change.plan {
-            // The next step to run may be another one. An error means that the gateway ends.
-            let _ = self.plan_updates.send(PlanUpdate { plan: plan.id.clone(), is_own: true });
-        } else if change.state == ChangeState::Approved {
-            // An error means that the Executor has stopped; the next start runs the change.
-            let _ = self.approved.send(ApprovedChange::new(&change, now));
-        }
-        crash_point("after_announce");
-        let _ = reply.send(Ok(change));
-    }
-
-    /// Counts and announces a transition of another node like one of this node.
-    fn announce_remote(&mut self, remote: RemoteTransition) {
-        let (id, principal, state) = (&remote.change.id, &remote.change.proposer.principal, remote.change.state);
-        let (previous_state, now) = (self.ledger.state_of(id), (self.clock)());
-        if remote.is_new && previous_state.is_none() {
-            self.ledger.restore(id, principal, remote.bytes, state);
-            let (principal, bytes, at) = (principal.clone(), remote.bytes, remote.change.created_at);
-            self.daily.count_remote(ProposalRecord { principal, bytes, at }, now);
-            self.indexes.add(id, remote.call_hash.as_deref(), remote.change.expires_at, now);
-        }
-        if remote.event.kind == EventKind::Edited.feed_type() && remote.change.plan.is_some() {
-            self.indexes.deadlines.insert(id, remote.change.expires_at, now);
-        }
-        self.update_state(id, previous_state, state, remote.is_new);
-        self.indexes.schedule_notices(id, state, &remote.change.terms, remote.change.created_at, now);
-        if let Some(plan) = &remote.change.plan {
-            let _ = self.plan_updates.send(PlanUpdate { plan: plan.id.clone(), is_own: false });
-        } else if state == ChangeState::Approved {
-            let _ = self.approved.send(remote.to_approved(now));
-        }
-        if self.indexes.watchers.has_watchers(id) {
-            let watchers = Arc::clone(&self.indexes.watchers);
-            background::spawn(watch::announce_from_store(watchers, Arc::clone(&self.store), id.clone()));
-        }
-        tracing::debug!(change = %id, seq = remote.seq, "a transition was read from the feed");
-        self.feed.publish(remote.event);
-    }
-
-    /// Updates counts, limits and deadlines for a durable transition of any node.
-    fn update_state(&mut self, id: &str, previous_state: Option<ChangeState>, state: ChangeState, is_new: bool) {
         // A change that was final when this node started is already counted.
         if (previous_state.is_some() || is_new) && previous_state != Some(state) {
             self.indexes.counts.record_transition(previous_state, state);
@@ -374,6 +355,25 @@ impl PendingChanges {
         if state.is_final() || matches!(state, ChangeState::Executing | ChangeState::OutcomeUnknown) {
             self.indexes.deadlines.remove(id);
         }
+        self.indexes.schedule_notices(change, now);
+        self.feed.publish(event);
+        match own_change {
+            Some(change) => self.indexes.watchers.announce(change),
+            None if self.indexes.watchers.has_watchers(id) => {
+                let (watchers, store) = (Arc::clone(&self.indexes.watchers), Arc::clone(&self.store));
+                background::spawn(watch::announce_from_store(watchers, store, id.to_owned()));
+            }
+            None => {}
+        }
+        let is_own = own_change.is_some();
+        if let Some(plan) = &change.plan {
+            // The next step to run may be another one. An error means that the gateway ends.
+            let _ = self.plan_updates.send(PlanUpdate { plan: plan.id.clone(), is_own });
+        } else if state == ChangeState::Approved {
+            let approved = ApprovedChange::new(change, now);
+            // An error means that the Executor has stopped; the next start runs the change.
+            let _ = self.approved.send(if is_own { approved } else { approved.with_handover_delay() });
+        }
     }
 
     fn reject_write(&mut self, error: WriteError, pending: PendingWrite) {
@@ -383,9 +383,13 @@ impl PendingChanges {
         if pending.kind == EventKind::Created {
             let change = &pending.change;
             self.ledger.release(&change.proposer.principal, pending.bytes);
-            self.daily.release(&change.proposer.principal, pending.bytes, change.created_at);
+            self.daily_volume.release(&change.proposer.principal, pending.bytes, change.created_at);
             self.indexes.duplicates.remove(&change.id);
         }
         let _ = pending.reply.send(Err(error.into()));
     }
+}
+
+fn is_creation(event: &FeedEvent) -> bool {
+    event.kind == EventKind::Created.feed_type()
 }

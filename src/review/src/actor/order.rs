@@ -1,4 +1,4 @@
-//! Announces transitions in the order of their numbers, whichever node wrote them.
+//! Orders transitions by their numbers before they are announced, whichever node wrote them.
 //!
 //! Own writes arrive from the store's thread. Writes of other nodes, and own writes whose outcome was unknown, are read
 //! from the feed. Either may arrive first.
@@ -13,11 +13,12 @@ enum OrderEntry<T> {
     FromFeed(TransitionId, T),
 }
 
+/// The durable transitions that are not announced yet, by their numbers.
 pub(crate) struct AnnouncementOrder<T> {
     /// The number announced last.
     last_announced: u64,
     /// The number up to which the feed was read: missing numbers below it were pruned.
-    read_to: u64,
+    last_read: u64,
     entries: BTreeMap<u64, OrderEntry<T>>,
     /// Own writes that the store has not answered yet.
     unanswered: HashMap<TransitionId, usize>,
@@ -25,7 +26,7 @@ pub(crate) struct AnnouncementOrder<T> {
 
 impl<T> AnnouncementOrder<T> {
     pub(crate) fn new(last_announced: u64) -> Self {
-        Self { last_announced, read_to: last_announced, entries: BTreeMap::new(), unanswered: HashMap::new() }
+        Self { last_announced, last_read: last_announced, entries: BTreeMap::new(), unanswered: HashMap::new() }
     }
 
     /// Records that the store was asked to write this transition.
@@ -51,7 +52,7 @@ impl<T> AnnouncementOrder<T> {
     /// numbers that were read or announced before.
     pub(crate) fn add_remote(&mut self, transitions: impl IntoIterator<Item = (u64, TransitionId, T)>) {
         for (seq, id, transition) in transitions {
-            self.read_to = self.read_to.max(seq);
+            self.last_read = self.last_read.max(seq);
             if seq > self.last_announced {
                 self.entries.entry(seq).or_insert(OrderEntry::FromFeed(id, transition));
             }
@@ -62,7 +63,7 @@ impl<T> AnnouncementOrder<T> {
     pub(crate) fn next(&mut self) -> Option<(u64, T)> {
         let first = self.entries.first_entry()?;
         let seq = *first.key();
-        if seq > self.last_announced + 1 && seq > self.read_to {
+        if seq > self.last_announced + 1 && seq > self.last_read {
             return None;
         }
         // The store's answer is on its way and carries the waiting caller.
@@ -77,7 +78,7 @@ impl<T> AnnouncementOrder<T> {
 
     /// Returns `true` if a number is missing that only the store can supply.
     pub(crate) fn has_gap(&self) -> bool {
-        self.entries.first_key_value().is_some_and(|(seq, _)| *seq > self.last_announced + 1 && *seq > self.read_to)
+        self.entries.first_key_value().is_some_and(|(seq, _)| *seq > self.last_announced + 1 && *seq > self.last_read)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Requests that wait for the next version of a change. Their number is bounded, and a change without watchers costs
+//! Lets requests wait for the next version of a change. Their number is bounded, and a change without watchers costs
 //! nothing.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};

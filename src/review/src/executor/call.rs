@@ -1,4 +1,4 @@
-//! The call of a claimed change to its provider.
+//! Calls the provider of a claimed change, and waits for the answer.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -14,7 +14,7 @@ use futures_util::FutureExt;
 use jiff::Timestamp;
 
 use super::{Slot, dialogue::RunningDialogue, outcome::outcome_event};
-use crate::{recheck::to_fault, review_core::ReviewCore};
+use crate::{review_core::ReviewCore, truncation::to_fault};
 use countersign_domain::changes::{Change, ChangeFault, machine::ChangeEvent};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, Permit, Provider, ToolResult};
@@ -31,105 +31,112 @@ pub(super) async fn call_provider(
     provider: &Arc<dyn Provider>,
     slot: &mut Slot,
 ) -> (Arc<Change>, ChangeEvent) {
-    let last_sent_at = Arc::new(AtomicI64::new(core.changes.config.now().as_millisecond()));
-    let Some(permit) = permit_for(core, change, &last_sent_at).await else {
+    let last_sent_at = Arc::new(AtomicI64::new(core.repository.config.now().as_millisecond()));
+    let Some(permit) = acquire_permit(core, change, &last_sent_at).await else {
         return (Arc::clone(change), ChangeEvent::Fail { fault: to_fault(&Permit::expired_error()), result: None });
     };
-    let (inquirer, mut dialogue) = RunningDialogue::start(core, change).unzip();
-    let cancel = core.changes.shutdown.kill.child_token();
+    let (inquirer, dialogue) = RunningDialogue::start(core, change).unzip();
+    let cancel = core.repository.shutdown.kill.child_token();
     let context = CallContext {
         cancel: cancel.clone(),
         change_id: Some(change.id.clone()),
         inquirer,
         permit: Some(permit),
-        approved_state: Some(change.fingerprint.clone()),
+        approved_fingerprint: Some(change.fingerprint.clone()),
         answers_confirmation: change.preview.confirms,
         ..CallContext::new(Arc::new(change.proposer.to_agent()))
     };
     let started_at = Instant::now();
-    let work = AssertUnwindSafe(provider.call(&change.tool, &change.arguments, &context)).catch_unwind();
-    let work = std::pin::pin!(work);
-    let event = wait_for_answer(core, change, work, &mut dialogue, slot, &last_sent_at).await;
+    let answer = AssertUnwindSafe(provider.call(&change.tool, &change.arguments, &context)).catch_unwind();
+    let mut running = RunningCall { core, change, dialogue, slot, last_sent_at };
+    let event = running.wait_for_answer(std::pin::pin!(answer)).await;
     cancel.cancel();
     crash_point("after_call");
     metrics::histogram!(telemetry::CHANGE_RUN_DURATION).record(started_at.elapsed().as_secs_f64());
-    let latest = dialogue.map_or_else(|| Arc::clone(change), |dialogue| Arc::clone(&dialogue.change));
+    let latest = running.dialogue.map_or_else(|| Arc::clone(change), |dialogue| Arc::clone(&dialogue.change));
     (latest, event)
 }
 
 /// Returns the permit to send the call, which records the time in `last_sent_at`. Returns `None` if this node has lost its claim
 /// or is stopped.
-async fn permit_for(core: &ReviewCore, change: &Change, last_sent_at: &Arc<AtomicI64>) -> Option<Permit> {
+async fn acquire_permit(core: &ReviewCore, change: &Change, last_sent_at: &Arc<AtomicI64>) -> Option<Permit> {
+    let repository = &core.repository;
     let (nodes, claimant, clock) =
-        (Arc::clone(&core.changes.nodes), change.claimed_by.clone(), Arc::clone(&core.changes.config.clock));
+        (Arc::clone(&repository.nodes), change.claimed_by.clone(), Arc::clone(&repository.config.clock));
     // Checked just before the first byte of a call is sent.
-    let permit_sent_at = Arc::clone(last_sent_at);
+    let last_sent_at = Arc::clone(last_sent_at);
     let permit = Permit(Arc::new(move || {
-        permit_sent_at.fetch_max(clock().as_millisecond(), Ordering::Relaxed);
+        last_sent_at.fetch_max(clock().as_millisecond(), Ordering::Relaxed);
         nodes.holds_claim(claimant.as_ref())
     }));
     // A late renewal is fine as long as the node did not lose its lease in between.
     while !permit.is_valid()
-        && core.changes.nodes.claimant() == change.claimed_by
-        && !core.changes.shutdown.kill.is_cancelled()
+        && repository.nodes.claimant() == change.claimed_by
+        && !repository.shutdown.kill.is_cancelled()
     {
         tokio::time::sleep(LEASE_CHECK_INTERVAL).await;
     }
     permit.is_valid().then_some(permit)
 }
 
-/// Waits for the answer of the call, and returns the event for its outcome. The timeout is paused while the tool waits for an
-/// answer of the proposer's client.
-async fn wait_for_answer(
-    core: &ReviewCore,
-    change: &Change,
-    mut work: Pin<&mut impl Future<Output = std::thread::Result<Result<ToolResult, McpError>>>>,
-    dialogue: &mut Option<RunningDialogue<'_>>,
-    slot: &mut Slot,
-    last_sent_at: &AtomicI64,
-) -> ChangeEvent {
-    let mut deadline = tokio::time::Instant::now() + core.changes.config.tuning.run_timeout;
-    let unknown_outcome = |kind: ErrorKind, message: &str, last_sent_at| ChangeEvent::LoseTrack {
-        fault: ChangeFault::new(kind, message),
-        last_sent_at,
-    };
-    loop {
-        let is_waiting = dialogue.as_ref().is_some_and(RunningDialogue::is_waiting);
-        let next_event = async {
-            match dialogue.as_mut() {
-                Some(dialogue) => dialogue.next().await,
-                None => std::future::pending().await,
-            }
+/// The call of a change that its provider has not answered yet.
+struct RunningCall<'a> {
+    core: &'a ReviewCore,
+    change: &'a Arc<Change>,
+    dialogue: Option<RunningDialogue<'a>>,
+    slot: &'a mut Slot,
+    /// The time at which a request of the call was last sent, in milliseconds; its start if none was sent.
+    last_sent_at: Arc<AtomicI64>,
+}
+
+impl RunningCall<'_> {
+    /// Waits for the answer, and returns the event for its outcome. The timeout is paused while the tool waits for an answer of
+    /// the proposer's client.
+    async fn wait_for_answer(
+        &mut self,
+        mut answer: Pin<&mut impl Future<Output = std::thread::Result<Result<ToolResult, McpError>>>>,
+    ) -> ChangeEvent {
+        let Self { core, change, dialogue, slot, last_sent_at } = self;
+        let repository = &core.repository;
+        let mut deadline = tokio::time::Instant::now() + repository.config.tuning.run_timeout;
+        let last_sent = || Timestamp::from_millisecond(last_sent_at.load(Ordering::Relaxed)).unwrap_or(Timestamp::MAX);
+        let unknown_outcome = |kind: ErrorKind, message: &str, last_sent_at| ChangeEvent::LoseTrack {
+            fault: ChangeFault::new(kind, message),
+            last_sent_at,
         };
-        let run_event = tokio::select! {
-            biased;
-            answer = &mut work => return match answer {
-                Ok(answer) => outcome_event(&core.changes, answer, last_sent(last_sent_at)),
-                Err(_panic) => {
-                    tracing::error!(change = %change.id, provider = %change.provider, tool = %change.tool, "a tool panicked");
-                    let message = "The tool failed in a way that leaves open whether the change was applied";
-                    unknown_outcome(ErrorKind::Internal, message, core.changes.config.now())
+        loop {
+            let is_waiting = dialogue.as_ref().is_some_and(RunningDialogue::is_waiting);
+            let next_event = async {
+                match dialogue.as_mut() {
+                    Some(dialogue) => dialogue.next().await,
+                    None => std::future::pending().await,
                 }
-            },
-            () = tokio::time::sleep_until(deadline), if !is_waiting => {
-                return unknown_outcome(ErrorKind::Timeout, "The tool did not answer in time", last_sent(last_sent_at));
-            }
-            () = core.changes.shutdown.kill.cancelled() => {
-                return unknown_outcome(ErrorKind::Timeout, "The gateway was stopped while the tool was running", core.changes.config.now());
-            }
-            event = next_event => event,
-        };
-        // An answer of the tool does not cancel this, because the transition must be complete.
-        if let Some(dialogue) = dialogue.as_mut() {
-            deadline += dialogue.handle(run_event).await;
-            if dialogue.is_waiting() {
-                drop(slot.take());
+            };
+            let dialogue_event = tokio::select! {
+                biased;
+                answer = &mut answer => return match answer {
+                    Ok(answer) => outcome_event(repository, answer, last_sent()),
+                    Err(_panic) => {
+                        tracing::error!(change = %change.id, provider = %change.provider, tool = %change.tool, "a tool panicked");
+                        let message = "The tool failed in a way that leaves open whether the change was applied";
+                        unknown_outcome(ErrorKind::Internal, message, repository.config.now())
+                    }
+                },
+                () = tokio::time::sleep_until(deadline), if !is_waiting => {
+                    return unknown_outcome(ErrorKind::Timeout, "The tool did not answer in time", last_sent());
+                }
+                () = repository.shutdown.kill.cancelled() => {
+                    return unknown_outcome(ErrorKind::Timeout, "The gateway was stopped while the tool was running", repository.config.now());
+                }
+                event = next_event => event,
+            };
+            // An answer of the tool does not cancel this, because the transition must be complete.
+            if let Some(dialogue) = dialogue.as_mut() {
+                deadline += dialogue.handle(dialogue_event).await;
+                if dialogue.is_waiting() {
+                    drop(slot.take());
+                }
             }
         }
     }
-}
-
-/// Returns the time at which a request of the call was last sent, or the start of the call if none was sent.
-fn last_sent(last_sent_at: &AtomicI64) -> Timestamp {
-    Timestamp::from_millisecond(last_sent_at.load(Ordering::Relaxed)).unwrap_or(Timestamp::MAX)
 }

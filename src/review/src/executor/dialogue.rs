@@ -96,7 +96,7 @@ impl<'a> RunningDialogue<'a> {
             messages,
             open: Vec::new(),
             dialogue_deadline: Instant::now()
-                + core.changes.config.tuning.answer_timeout.saturating_mul(DIALOGUE_TIMEOUT_FACTOR),
+                + core.repository.config.tuning.answer_timeout.saturating_mul(DIALOGUE_TIMEOUT_FACTOR),
             paused_since: None,
             is_stopping: false,
         };
@@ -116,7 +116,7 @@ impl<'a> RunningDialogue<'a> {
             Some(question) = self.questions.recv() => DialogueEvent::Question(question),
             Some(message) = self.messages.recv() => DialogueEvent::Message(message),
             Some(_) = ends.next() => DialogueEvent::QuestionEnded,
-            () = self.core.changes.shutdown.stop.cancelled(), if !self.is_stopping => DialogueEvent::Stopping,
+            () = self.core.repository.shutdown.stop.cancelled(), if !self.is_stopping => DialogueEvent::Stopping,
             else => std::future::pending().await,
         }
     }
@@ -188,7 +188,7 @@ impl<'a> RunningDialogue<'a> {
             key: key.clone(),
             method: method.clone(),
             params,
-            at: self.core.changes.config.now(),
+            at: self.core.repository.config.now(),
             closed_at: None,
             answer: None,
             unanswered: None,
@@ -196,7 +196,7 @@ impl<'a> RunningDialogue<'a> {
         if self.apply_event(ChangeEvent::Ask { question: stored }).await.is_err() {
             return refuse(reply, "the question could not be stored");
         }
-        let deadline = (Instant::now() + self.core.changes.config.tuning.answer_timeout).min(self.dialogue_deadline);
+        let deadline = (Instant::now() + self.core.repository.config.tuning.answer_timeout).min(self.dialogue_deadline);
         self.open.push(OpenQuestion { key, method, reply, cancelled, deadline });
     }
 
@@ -256,14 +256,14 @@ impl<'a> RunningDialogue<'a> {
             ChangeEvent::Answer { is_cancelled: true, .. } => "cancellation",
             _ => "answer",
         };
-        match self.core.changes.transitions.apply_event(&self.change, event).await {
+        match self.core.repository.transitions.apply_event(&self.change, event).await {
             Ok(change) => {
                 self.change = change;
                 Ok(())
             }
             Err(error) => {
                 tracing::error!(?error, change = %self.change.id, "the {subject} in the dialogue of a running change could not be stored");
-                if let Ok(Some(change)) = self.core.changes.store.get(&self.change.id).await {
+                if let Ok(Some(change)) = self.core.repository.store.get(&self.change.id).await {
                     self.change = change;
                 }
                 let message = format!("The {subject} could not be stored; it was not used");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::stored_changes::StoredChanges;
+use crate::{change_repository::ChangeRepository, shutdown::pause};
 use countersign_domain::changes::{
     Change, ChangeState,
     machine::{ChangeEvent, SYSTEM},
@@ -19,17 +19,17 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Records the result beside the change if it is late. Returns `true` for a late result, even if the gateway ends before it
 /// is recorded.
-pub(super) async fn record_late_result(changes: &StoredChanges, claimed: &Change, event: &ChangeEvent) -> bool {
+pub(super) async fn record_late_result(repository: &ChangeRepository, claimed: &Change, event: &ChangeEvent) -> bool {
     let Some(claimant) = &claimed.claimed_by else { return false };
     let current = loop {
-        match changes.store.get(&claimed.id).await {
+        match repository.store.get(&claimed.id).await {
             Ok(Some(current)) => break current,
             Ok(None) | Err(StoreError::Closed) => return false,
             Err(error) => {
                 tracing::warn!(%error, change = %claimed.id, "a change whose result may be late cannot be read; trying again")
             }
         }
-        if !wait_for_retry(changes).await {
+        if !pause(&repository.shutdown.abandon, RETRY_DELAY).await {
             return true;
         }
     };
@@ -65,21 +65,16 @@ pub(super) async fn record_late_result(changes: &StoredChanges, claimed: &Change
         let record = AuditRecord {
             change: claimed.id.clone(),
             late: Some(LateCall { claimant: claimant.clone(), taken_until }),
-            ..AuditRecord::new("late_result", changes.config.now(), SYSTEM, details.to_string())
+            ..AuditRecord::new("late_result", repository.config.now(), SYSTEM, details.to_string())
         };
-        match write(&*changes.store, WriteRequest::Record(record)).await {
+        match write(&*repository.store, WriteRequest::Record(record)).await {
             Ok(()) | Err(WriteError::Store(StoreError::Closed)) => return true,
             Err(error) => {
                 tracing::error!(%error, change = %claimed.id, "a late result cannot be recorded; trying again")
             }
         }
-        if !wait_for_retry(changes).await {
+        if !pause(&repository.shutdown.abandon, RETRY_DELAY).await {
             return true;
         }
     }
-}
-
-/// Waits before the next attempt. Returns `false` if the gateway is ending.
-async fn wait_for_retry(changes: &StoredChanges) -> bool {
-    changes.shutdown.abandon.run_until_cancelled(tokio::time::sleep(RETRY_DELAY)).await.is_some()
 }

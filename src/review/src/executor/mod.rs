@@ -14,6 +14,7 @@ mod verify;
 
 use std::{
     collections::{HashMap, VecDeque},
+    fmt::Display,
     panic::AssertUnwindSafe,
     sync::Arc,
     time::Duration,
@@ -34,8 +35,10 @@ use self::{
 };
 use crate::{
     actor::{ApprovedChange, TransitionError},
-    recheck::{Comparison, Divergence, PreviewError, SameTarget, to_fault},
+    recheck::{Comparison, Divergence, PreviewError, SameTarget},
     review_core::ReviewCore,
+    shutdown::pause,
+    truncation::to_fault,
     upkeep::expiry,
 };
 use countersign_domain::changes::{Change, ChangeState, machine::ChangeEvent};
@@ -60,7 +63,7 @@ pub(crate) async fn run(
     mut approved: mpsc::UnboundedReceiver<ApprovedChange>,
     _ended: DropGuard,
 ) {
-    let slots = Arc::new(Semaphore::new(core.changes.config.tuning.concurrency.max(1)));
+    let slots = Arc::new(Semaphore::new(core.repository.config.tuning.concurrency.max(1)));
     // A queue key is present while one of its changes is running; its other changes wait in the queue.
     let mut queues: HashMap<String, VecDeque<ApprovedChange>> = HashMap::new();
     // Changes whose delay has not passed.
@@ -68,7 +71,7 @@ pub(crate) async fn run(
     let mut running: JoinSet<AttemptResult> = JoinSet::new();
     loop {
         let due = tokio::select! {
-            () = core.changes.shutdown.stop.cancelled() => break,
+            () = core.repository.shutdown.stop.cancelled() => break,
             Some(due) = delayed.next(), if !delayed.is_empty() => due,
             next = approved.recv() => match next {
                 Some(next) if next.delay.is_zero() => next,
@@ -127,7 +130,7 @@ fn spawn_attempt(
             Ok(retry) => retry,
             Err(_panic) => {
                 tracing::error!(change = %approved.id, "the Executor panicked while it ran a change");
-                lose_track(&core.changes, &approved.id).await;
+                lose_track(&core.repository, &approved.id).await;
                 None
             }
         };
@@ -141,16 +144,17 @@ type Slot = Option<OwnedSemaphorePermit>;
 
 /// Waits for a permit. Returns `None` once the gateway ends.
 async fn acquire_slot(core: &ReviewCore, slots: &Arc<Semaphore>) -> Slot {
-    core.changes.shutdown.stop.run_until_cancelled(Arc::clone(slots).acquire_owned()).await?.ok()
+    core.repository.shutdown.stop.run_until_cancelled(Arc::clone(slots).acquire_owned()).await?.ok()
 }
 
 /// Takes one approved change as far as possible, so that the queue can move on. Returns the change if it must be checked
 /// again.
 async fn run_change(core: &ReviewCore, approved: &ApprovedChange, slots: &Arc<Semaphore>) -> Option<ApprovedChange> {
+    let (stop, retry_delay) = (&core.repository.shutdown.stop, core.repository.config.tuning.retry_delay);
     let mut failed_rechecks = 0;
     let mut short_delay = FIRST_RETRY_DELAY;
     let mut slot = None;
-    while !core.changes.shutdown.stop.is_cancelled() {
+    while !stop.is_cancelled() {
         if slot.is_none() {
             slot = acquire_slot(core, slots).await;
             continue;
@@ -163,17 +167,17 @@ async fn run_change(core: &ReviewCore, approved: &ApprovedChange, slots: &Arc<Se
                 return Some(ApprovedChange { delay, handover_backoff: backoff, ..approved.clone() });
             }
             Err(RetryReason::AccountNeeded) => {
-                let delay = core.changes.config.tuning.retry_delay.saturating_mul(ACCOUNT_DELAY_FACTOR);
+                let delay = retry_delay.saturating_mul(ACCOUNT_DELAY_FACTOR);
                 return Some(ApprovedChange { delay, ..approved.clone() });
             }
-            Err(RetryReason::Unavailable | RetryReason::OutcomeUnknown) => {
-                pause(core, core.changes.config.tuning.retry_delay).await;
+            Err(RetryReason::Unavailable | RetryReason::WriteUnknown) => {
+                pause(stop, retry_delay).await;
             }
             Err(reason) => {
                 if matches!(reason, RetryReason::TargetOccupied) {
                     slot = None;
                 }
-                pause(core, short_delay.min(core.changes.config.tuning.retry_delay)).await;
+                pause(stop, short_delay.min(retry_delay)).await;
                 short_delay = short_delay.saturating_mul(2);
             }
         }
@@ -185,8 +189,8 @@ async fn run_change(core: &ReviewCore, approved: &ApprovedChange, slots: &Arc<Se
 enum RetryReason {
     /// The store, the lease or the target is not available at the moment.
     Unavailable,
-    /// The transition may have been stored.
-    OutcomeUnknown,
+    /// A transition may have been stored or not.
+    WriteUnknown,
     /// The provider is still connecting after the start.
     ProviderStarting,
     /// The proposer must connect an account at the server.
@@ -194,6 +198,12 @@ enum RetryReason {
     /// Another change occupies the target: it runs on another node, or its outcome is unknown and its call may still run. Also
     /// if the plan of the change does not let it run yet.
     TargetOccupied,
+}
+
+/// Logs why a change cannot be run at the moment, and returns the reason to try again.
+fn unavailable(error: &dyn Display, change: &str, message: &str) -> RetryReason {
+    tracing::error!(%error, %change, "{message}; trying again");
+    RetryReason::Unavailable
 }
 
 /// Checks, claims and runs the change, if it may run now. An error means that nothing was sent.
@@ -209,16 +219,16 @@ async fn attempt(
         return Ok(());
     };
     crash_point("before_claim");
-    let claimant = core.changes.nodes.claimant();
-    if !core.changes.nodes.holds_claim(claimant.as_ref()) {
+    let claimant = core.repository.nodes.claimant();
+    if !core.repository.nodes.holds_claim(claimant.as_ref()) {
         return Err(RetryReason::Unavailable);
     }
-    let tool_timeout = provider.call_timeout(&change.tool).unwrap_or(core.changes.config.tuning.run_timeout);
-    let call_timeout = tool_timeout.min(core.changes.config.tuning.run_timeout);
+    let tool_timeout = provider.call_timeout(&change.tool).unwrap_or(core.repository.config.tuning.run_timeout);
+    let call_timeout = tool_timeout.min(core.repository.config.tuning.run_timeout);
     let claim = ChangeEvent::Claim { claimant: claimant.clone(), call_timeout, fingerprint: moved_fingerprint };
     let claimed = match commit_transition(core, &change, claim).await {
-        Err(RetryReason::OutcomeUnknown) => {
-            return resolve_unknown_claim(&core.changes, &change, claimant.as_ref()).await;
+        Err(RetryReason::WriteUnknown) => {
+            return resolve_unknown_claim(&core.repository, &change, claimant.as_ref()).await;
         }
         claimed => claimed?,
     };
@@ -238,11 +248,11 @@ async fn attempt(
         *reads_back = reading.is_some();
     }
     crash_point("before_result");
-    let recorded = record_outcome(&core.changes, Arc::clone(&latest), event).await;
+    let recorded = record_outcome(&core.repository, Arc::clone(&latest), event).await;
     crash_point("after_result");
     // The changes that wait for the target would alter what is read, so they run afterwards.
     if let Some((applied, reading)) = recorded.zip(reading) {
-        verify(&core.changes, &applied, reading).await;
+        verify(&core.repository, &applied, reading).await;
     }
     Ok(())
 }
@@ -305,7 +315,7 @@ async fn check_readiness(
 /// Returns the change if it is still approved as it was.
 async fn load_approved(core: &ReviewCore, approved: &ApprovedChange) -> Result<Option<Arc<Change>>, RetryReason> {
     let id = approved.id.as_str();
-    match core.changes.store.get(id).await {
+    match core.repository.store.get(id).await {
         // An approval that was undone and given again is another approval with its own grace period.
         Ok(Some(change)) if change.state == ChangeState::Approved && change.version == approved.version => {
             Ok(Some(change))
@@ -314,19 +324,15 @@ async fn load_approved(core: &ReviewCore, approved: &ApprovedChange) -> Result<O
             core.waiting_reasons.remove(id);
             Ok(None)
         }
-        Err(error) => {
-            tracing::error!(%error, change = id, "an approved change cannot be read; trying again");
-            Err(RetryReason::Unavailable)
-        }
+        Err(error) => Err(unavailable(&error, id, "an approved change cannot be read")),
     }
 }
 
 /// Returns `true` if the change has expired. The node that is to run it records that.
 async fn expire_if_due(core: &ReviewCore, change: &Arc<Change>, is_own: bool) -> Result<bool, RetryReason> {
-    let is_expired = expiry::is_expired(&core.changes, change).await.map_err(|error| {
-        tracing::error!(%error, change = %change.id, "the plan of an approved change cannot be read; trying again");
-        RetryReason::Unavailable
-    })?;
+    let is_expired = expiry::is_expired(&core.repository, change).await;
+    let is_expired =
+        is_expired.map_err(|error| unavailable(&error, &change.id, "the plan of an approved change cannot be read"))?;
     if is_expired {
         core.waiting_reasons.remove(&change.id);
         if is_own {
@@ -338,13 +344,10 @@ async fn expire_if_due(core: &ReviewCore, change: &Arc<Change>, is_own: bool) ->
 
 /// Checks that no other change occupies the target.
 async fn check_target_is_free(core: &ReviewCore, change: &Change) -> Result<(), RetryReason> {
-    match core.changes.store.occupants(vec![change.target_hash()], core.changes.config.now()).await {
+    match core.repository.store.occupants(vec![change.target_hash()], core.repository.config.now()).await {
         Ok(occupants) if occupants.is_empty() => Ok(()),
         Ok(_) => Err(RetryReason::TargetOccupied),
-        Err(error) => {
-            tracing::error!(%error, change = %change.id, "the store cannot tell whether the target is free; trying again");
-            Err(RetryReason::Unavailable)
-        }
+        Err(error) => Err(unavailable(&error, &change.id, "the store cannot tell whether the target is free")),
     }
 }
 
@@ -356,12 +359,9 @@ async fn find_objection(
 ) -> Result<Option<ChangeEvent>, RetryReason> {
     match core.find_objection(change).await {
         // Keys and policy are the same on all nodes. If the node that is to run the change is gone, the leader does this.
-        Ok(Some(_)) if !is_own && !core.changes.nodes.is_leader() => Err(RetryReason::Unavailable),
+        Ok(Some(_)) if !is_own && !core.repository.nodes.is_leader() => Err(RetryReason::Unavailable),
         Ok(objection) => Ok(objection),
-        Err(error) => {
-            tracing::error!(%error, change = %change.id, "the validity of an approval cannot be checked; trying again");
-            Err(RetryReason::Unavailable)
-        }
+        Err(error) => Err(unavailable(&error, &change.id, "the validity of an approval cannot be checked")),
     }
 }
 
@@ -400,13 +400,13 @@ async fn commit_transition(
     change: &Arc<Change>,
     event: ChangeEvent,
 ) -> Result<Option<Arc<Change>>, RetryReason> {
-    match core.changes.transitions.apply_event(change, event).await {
+    match core.repository.transitions.apply_event(change, event).await {
         Ok(change) => Ok(Some(change)),
         // The next attempt reads the change.
         Err(TransitionError::Store(error)) if !matches!(error, StoreError::Closed) => {
             tracing::error!(%error, change = %change.id, "a transition of an approved change could not be stored; trying again");
             let is_unknown = matches!(error, StoreError::OutcomeUnknown);
-            Err(if is_unknown { RetryReason::OutcomeUnknown } else { RetryReason::Unavailable })
+            Err(if is_unknown { RetryReason::WriteUnknown } else { RetryReason::Unavailable })
         }
         Err(TransitionError::Conflict | TransitionError::Illegal(_)) => Ok(None),
         Err(TransitionError::Busy) => Err(RetryReason::TargetOccupied),
@@ -418,8 +418,4 @@ async fn commit_transition(
             Ok(None)
         }
     }
-}
-
-async fn pause(core: &ReviewCore, delay: Duration) {
-    core.changes.shutdown.stop.run_until_cancelled(tokio::time::sleep(delay)).await;
 }

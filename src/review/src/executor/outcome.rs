@@ -9,8 +9,9 @@ use serde_json::value::{RawValue, to_raw_value};
 use super::{RetryReason, late::record_late_result};
 use crate::{
     actor::TransitionError,
-    recheck::{MAX_FAULT_CHARS, to_fault},
-    stored_changes::StoredChanges,
+    change_repository::ChangeRepository,
+    shutdown::pause,
+    truncation::{MAX_FAULT_CHARS, to_fault},
 };
 use countersign_domain::changes::{Change, ChangeFault, ChangeState, Claimant, machine::ChangeEvent};
 use countersign_protocol::{ErrorKind, McpError, redact::redact};
@@ -19,7 +20,7 @@ use countersign_store::StoreError;
 
 /// Returns the event for an answer; `last_sent_at` is the time at which a request of the call was last sent.
 pub(super) fn outcome_event(
-    changes: &StoredChanges,
+    repository: &ChangeRepository,
     answer: Result<ToolResult, McpError>,
     last_sent_at: Timestamp,
 ) -> ChangeEvent {
@@ -27,17 +28,17 @@ pub(super) fn outcome_event(
         Ok(result) if result.is_error => {
             let message = first_text(&result).unwrap_or_else(|| "The tool answered with an error".into());
             let fault = ChangeFault::new(ErrorKind::ToolExecution, message);
-            ChangeEvent::Fail { fault, result: Some(result_to_store(changes, &result)) }
+            ChangeEvent::Fail { fault, result: Some(result_to_store(repository, &result)) }
         }
-        Ok(result) => ChangeEvent::Succeed { result: result_to_store(changes, &result), reads_back: false },
+        Ok(result) => ChangeEvent::Succeed { result: result_to_store(repository, &result), reads_back: false },
         Err(error) if is_certainly_not_applied(&error) => {
-            let result = result_to_store(changes, &ToolResult::error(&error));
+            let result = result_to_store(repository, &ToolResult::error(&error));
             ChangeEvent::Fail { fault: to_fault(&error), result: Some(result) }
         }
         Err(error) => {
             // After a timeout, the deadline of the call counts from its last request. Another error may come later, because
             // progress and questions extend the timeout, so the deadline counts from now.
-            let last_sent_at = if error.kind == ErrorKind::Timeout { last_sent_at } else { changes.config.now() };
+            let last_sent_at = if error.kind == ErrorKind::Timeout { last_sent_at } else { repository.config.now() };
             ChangeEvent::LoseTrack { fault: to_fault(&error), last_sent_at }
         }
     }
@@ -57,8 +58,8 @@ fn is_certainly_not_applied(error: &McpError) -> bool {
 }
 
 /// Returns the result to store: the whole result, or a note in its place if it is too large.
-fn result_to_store(changes: &StoredChanges, result: &ToolResult) -> Arc<RawValue> {
-    let whole = to_raw_value(result).ok().filter(|raw| raw.get().len() <= changes.config.tuning.max_result_bytes);
+fn result_to_store(repository: &ChangeRepository, result: &ToolResult) -> Arc<RawValue> {
+    let whole = to_raw_value(result).ok().filter(|raw| raw.get().len() <= repository.config.tuning.max_result_bytes);
     let raw = whole.or_else(|| {
         let note = ToolResult::text("The tool's answer was too large to be kept.", None);
         to_raw_value(&ToolResult { is_error: result.is_error, ..note }).ok()
@@ -78,32 +79,32 @@ fn first_text(result: &ToolResult) -> Option<String> {
 }
 
 /// Ends a change that this node has claimed and whose attempt panicked, so that somebody can settle it.
-pub(super) async fn lose_track(changes: &StoredChanges, id: &str) {
-    let Ok(Some(change)) = changes.store.get(id).await else { return };
-    if change.state != ChangeState::Executing || change.claimed_by != changes.nodes.claimant() {
+pub(super) async fn lose_track(repository: &ChangeRepository, id: &str) {
+    let Ok(Some(change)) = repository.store.get(id).await else { return };
+    if change.state != ChangeState::Executing || change.claimed_by != repository.nodes.claimant() {
         return;
     }
     let message = "The gateway failed in a way that leaves open whether the change was applied";
     let event = ChangeEvent::LoseTrack {
         fault: ChangeFault::new(ErrorKind::Internal, message),
-        last_sent_at: changes.config.now(),
+        last_sent_at: repository.config.now(),
     };
-    record_outcome(changes, change, event).await;
+    record_outcome(repository, change, event).await;
 }
 
 /// Records the outcome and retries until that succeeds: the call is over and is never made again.
 /// Returns the change as it was recorded, or `None` if it was not recorded as the outcome.
 pub(super) async fn record_outcome(
-    changes: &StoredChanges,
+    repository: &ChangeRepository,
     mut claimed: Arc<Change>,
     event: ChangeEvent,
 ) -> Option<Arc<Change>> {
     let mut retry_delay = Duration::from_millis(50);
     loop {
-        match changes.transitions.apply_event(&claimed, event.clone()).await {
+        match repository.transitions.apply_event(&claimed, event.clone()).await {
             Ok(recorded) => return Some(recorded),
             Err(TransitionError::Conflict | TransitionError::Illegal(_) | TransitionError::Fenced) => {
-                match changes.store.get(&claimed.id).await {
+                match repository.store.get(&claimed.id).await {
                     // A question was stored although storing it seemed to fail.
                     Ok(Some(current))
                         if current.state == ChangeState::Executing && current.version > claimed.version =>
@@ -112,7 +113,7 @@ pub(super) async fn record_outcome(
                         continue;
                     }
                     Ok(current) => {
-                        if record_late_result(changes, &claimed, &event).await {
+                        if record_late_result(repository, &claimed, &event).await {
                             return None;
                         }
                         // An earlier attempt was written although its outcome was unknown at the time.
@@ -132,7 +133,7 @@ pub(super) async fn record_outcome(
                 tracing::error!(?error, change = %claimed.id, "the outcome of a change cannot be recorded; trying again");
             }
         }
-        if changes.shutdown.abandon.run_until_cancelled(tokio::time::sleep(retry_delay)).await.is_none() {
+        if !pause(&repository.shutdown.abandon, retry_delay).await {
             tracing::error!(change = %claimed.id, "gave up recording the outcome of a change");
             return None;
         }
@@ -145,12 +146,12 @@ pub(super) async fn record_outcome(
 ///
 /// An error means that the claim was not stored.
 pub(super) async fn resolve_unknown_claim(
-    changes: &StoredChanges,
+    repository: &ChangeRepository,
     change: &Change,
     claimant: Option<&Claimant>,
 ) -> Result<(), RetryReason> {
     loop {
-        match changes.store.get(&change.id).await {
+        match repository.store.get(&change.id).await {
             Ok(Some(current))
                 if current.state == ChangeState::Executing
                     && current.version == change.version + 1
@@ -159,7 +160,7 @@ pub(super) async fn resolve_unknown_claim(
                 let message =
                     "The store did not confirm the claim of the change, so nothing was sent; propose it again";
                 let fault = ChangeFault::new(ErrorKind::StoreUnavailable, message);
-                record_outcome(changes, current, ChangeEvent::Fail { fault, result: None }).await;
+                record_outcome(repository, current, ChangeEvent::Fail { fault, result: None }).await;
                 return Ok(());
             }
             Ok(_) => return Err(RetryReason::Unavailable),
@@ -168,8 +169,7 @@ pub(super) async fn resolve_unknown_claim(
                 tracing::error!(%error, change = %change.id, "a change that may have been claimed cannot be read; trying again");
             }
         }
-        let pause = tokio::time::sleep(changes.config.tuning.retry_delay);
-        if changes.shutdown.stop.run_until_cancelled(pause).await.is_none() {
+        if !pause(&repository.shutdown.stop, repository.config.tuning.retry_delay).await {
             return Ok(());
         }
     }

@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
-use super::{RetryReason, commit_transition};
+use super::{RetryReason, commit_transition, unavailable};
 use crate::{
-    recheck::{PreviewError, stop_plan_event, to_fault, truncate_headlines},
-    requests::{edit::terms_for_arguments, propose::check_reviewable},
+    recheck::{PreviewError, stop_plan_event},
+    requests::propose::check_reviewable,
     review_core::ReviewCore,
+    revised_terms::revise_terms,
     store_error,
+    truncation::{to_fault, truncate_headlines},
     upkeep::expiry,
 };
 use countersign_domain::{
@@ -39,14 +41,14 @@ pub(super) enum Preparation {
 /// change; otherwise it stands in for a node that may be gone.
 pub(super) async fn prepare(core: &ReviewCore, change: &Arc<Change>, is_own: bool) -> Result<Preparation, RetryReason> {
     let Some(plan) = &change.plan else { return Ok(Preparation::AsApproved) };
-    let steps = match core.changes.store.plan_states(&plan.id).await {
+    let steps = match core.repository.store.plan_states(&plan.id).await {
         Ok(steps) => steps,
         Err(error) => return Ok(Preparation::Unavailable(store_error(error))),
     };
     match PlanProgress::from_steps(&steps) {
         PlanProgress::Ready { step, at } if steps.get(step).is_some_and(|step| step.change == change.id) => {
             // An approval of the plan can still be undone, and the store would refuse the claim.
-            if at.is_some_and(|at| at > core.changes.config.now()) {
+            if at.is_some_and(|at| at > core.repository.config.now()) {
                 return Err(RetryReason::TargetOccupied);
             }
         }
@@ -72,7 +74,7 @@ pub(super) async fn prepare(core: &ReviewCore, change: &Arc<Change>, is_own: boo
         Ok(None) => Ok(Preparation::AsApproved),
         Err(error) if error.kind.is_transient() => Ok(Preparation::Unavailable(error)),
         // The node that is to run the step does this itself if it is alive. If it is gone, the leader does it.
-        Ok(Some(_)) | Err(_) if !is_own && !core.changes.nodes.is_leader() => Err(RetryReason::Unavailable),
+        Ok(Some(_)) | Err(_) if !is_own && !core.repository.nodes.is_leader() => Err(RetryReason::Unavailable),
         Ok(Some(event)) => Ok(Preparation::Needs(Box::new(event))),
         Err(error) => Ok(Preparation::Needs(Box::new(stop_plan_event(&to_fault(&error))))),
     }
@@ -81,10 +83,8 @@ pub(super) async fn prepare(core: &ReviewCore, change: &Arc<Change>, is_own: boo
 /// Returns `true` if the proposer of an allowed step may still make calls. Nobody approved the call, so only the proposer's own
 /// rights permit it.
 fn proposer_may_call(core: &ReviewCore, change: &Change) -> Result<bool, RetryReason> {
-    core.changes.config.reviewers.may_still_call(&change.proposer.to_agent()).map_err(|error| {
-        tracing::error!(%error, change = %change.id, "the rights of a proposer cannot be checked; trying again");
-        RetryReason::Unavailable
-    })
+    let may_call = core.repository.config.reviewers.may_still_call(&change.proposer.to_agent());
+    may_call.map_err(|error| unavailable(&error, &change.id, "the rights of a proposer cannot be checked"))
 }
 
 /// Takes back the approvals of later steps that no longer hold, because a step runs only while all later ones are approved.
@@ -97,7 +97,7 @@ async fn check_later_steps(core: &ReviewCore, plan: &PlanStep, is_own: bool) -> 
         tracing::error!(%error, plan = %plan.id, "the later steps of a plan cannot be checked; trying again");
         RetryReason::Unavailable
     };
-    let steps = core.changes.store.plan(&plan.id).await.map_err(|error| unreadable(store_error(error)))?;
+    let steps = core.repository.store.plan(&plan.id).await.map_err(|error| unreadable(store_error(error)))?;
     let mut are_valid = true;
     for step in steps.iter().filter(|step| step.plan.as_ref().is_some_and(|later| later.index > plan.index)) {
         // Policy cannot be asked about the tools of a server that is still connecting.
@@ -105,7 +105,7 @@ async fn check_later_steps(core: &ReviewCore, plan: &PlanStep, is_own: bool) -> 
             return Err(RetryReason::ProviderStarting);
         }
         let Some(event) = core.find_objection(step).await.map_err(unreadable)? else { continue };
-        if !is_own && !core.changes.nodes.is_leader() {
+        if !is_own && !core.repository.nodes.is_leader() {
             // The node that is to run the step does this itself if it is alive. If it is gone, the leader does it.
             return Err(RetryReason::Unavailable);
         }
@@ -118,15 +118,15 @@ async fn check_later_steps(core: &ReviewCore, plan: &PlanStep, is_own: bool) -> 
 /// Fills in the results of earlier steps, and previews the call with them.
 async fn fill_in_results(core: &ReviewCore, change: &Arc<Change>) -> Result<Option<ChangeEvent>, McpError> {
     let Some(plan) = &change.plan else { return Ok(None) };
-    let steps = core.changes.store.plan(&plan.id).await.map_err(store_error)?;
+    let steps = core.repository.store.plan(&plan.id).await.map_err(store_error)?;
     let results: Vec<Option<String>> = steps.iter().map(|step| result_value(step)).collect();
     let invalid = |text: String| McpError::new(ErrorKind::ValidationFailed, text);
     let filled = fill_references(&change.arguments, plan.index as usize, |from| results.get(from)?.as_deref());
     let filled = filled.map_err(|e| invalid(e.to_string()))?;
     let arguments: Arc<RawValue> = RawValue::from_string(filled).map_err(|e| invalid(e.to_string()))?.into();
-    check_reviewable(&arguments, core.changes.config.tuning.max_change_bytes, ErrorKind::ValidationFailed)?;
+    check_reviewable(&arguments, core.repository.config.tuning.max_change_bytes, ErrorKind::ValidationFailed)?;
     core.directory.validate(&change.provider, &change.tool, &arguments)?;
-    let judged = terms_for_arguments(core, change, &arguments).await?;
+    let judged = revise_terms(core, change, &arguments).await?;
     let comment = "Filled in the results of earlier steps of its plan";
     preview_again(core, change, comment, arguments, judged).await.map(Some)
 }
@@ -140,7 +140,7 @@ async fn check_policy(core: &ReviewCore, change: &Arc<Change>) -> Result<Option<
             "The provider of this step does not offer its tool now",
         ));
     }
-    let judged = terms_for_arguments(core, change, &change.arguments).await?;
+    let judged = revise_terms(core, change, &change.arguments).await?;
     if judged.0 == Verdict::Allow {
         return Ok(None);
     }
@@ -159,7 +159,7 @@ async fn preview_again(
 ) -> Result<ChangeEvent, McpError> {
     let (provider, computed) = core.preview_as_proposer(change, &arguments).await.map_err(PreviewError::into_error)?;
     // A step that policy allowed has waited for the others, so its own time may be over.
-    let expires_at = expiry::expiry_time(&core.changes, change).await.map_err(store_error)?;
+    let expires_at = expiry::expiry_time(&core.repository, change).await.map_err(store_error)?;
     Ok(ChangeEvent::Fill {
         comment: comment.to_owned(),
         call: RevisedCall {

@@ -1,4 +1,4 @@
-//! The calls of the gateway's tools.
+//! Answers the calls of the gateway's tools.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,8 +7,9 @@ use tokio::time::Instant;
 
 use super::{
     GatewayTools,
+    text::{next_step, progress_message},
     tools::{ChangeIdArgs, ListArgs, MAX_CURSOR_CHARS, WaitArgs, WaitGoal, WithdrawArgs, wait_bounds},
-    view::{ChangeLine, ListView, change_result, next_step, progress_message, wait_result},
+    view::{ListView, ListedChange, change_result, to_result, wait_result},
 };
 use crate::ChangeFilter;
 use countersign_domain::{
@@ -19,7 +20,7 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
     CallContext, ToolResult,
     schema::parse_arguments,
-    text::{invalid_argument as invalid, one_line, tool_result},
+    text::{invalid_argument as invalid, one_line},
 };
 
 /// The interval between progress notifications during a wait.
@@ -78,9 +79,9 @@ impl GatewayTools {
         if let Some(cursor) = &page.next_cursor {
             text.push_str(&format!("There are more: call again with cursor {cursor}\n"));
         }
-        let changes = page.items.iter().map(|change| ChangeLine::new(change)).collect();
+        let changes = page.items.iter().map(|change| ListedChange::new(change)).collect();
         let answer = ListView { changes, next_cursor: page.next_cursor.as_deref() };
-        tool_result(&text, &answer).map_err(|_| McpError::new(ErrorKind::Internal, "The answer could not be written."))
+        Ok(to_result(&text, &answer))
     }
 
     pub(super) async fn wait_for_change(

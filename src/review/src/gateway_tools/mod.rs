@@ -10,6 +10,7 @@ mod resources;
 mod schema;
 #[cfg(test)]
 mod tests;
+mod text;
 mod tools;
 mod view;
 
@@ -21,11 +22,9 @@ use tokio::sync::broadcast;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use plan_view::plan_result;
+pub use text::{change_text, edits_note, progress_message, task_status_message};
 pub use tools::{PROPOSE_PLAN, PlannedCall, ProposePlanArgs, tool_definitions};
-pub use view::{
-    change_output_schema, change_result, change_result_with_hint, change_text, edits_note, progress_message,
-    task_status_message,
-};
+pub use view::{change_output_schema, change_result, change_result_with_hint};
 
 use crate::Changes;
 use countersign_domain::changes::Preview;
@@ -36,7 +35,7 @@ use countersign_provider::{
     text::unknown_tool_error,
 };
 
-/// Events buffered for a slow receiver; a receiver that lags further reads the state again.
+/// Events buffered for a slow receiver; a receiver that lags further reads the resources again.
 const EVENT_CAPACITY: usize = 1024;
 /// The delay between attempts to read the feed.
 const FEED_RETRY_DELAY: Duration = Duration::from_secs(1);

@@ -5,12 +5,9 @@ use std::{fmt::Write as _, sync::Arc};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::view::ChangeLine;
+use super::view::{ListedChange, to_result};
 use countersign_domain::changes::{Change, PlanStep};
-use countersign_provider::{
-    ToolResult,
-    text::{one_line, tool_result},
-};
+use countersign_provider::{ToolResult, text::one_line};
 
 /// The place of a change in its plan.
 #[derive(Serialize, JsonSchema)]
@@ -50,7 +47,7 @@ pub(super) struct PlanView<'a> {
     /// The id of the plan (`plan_…`).
     plan_id: &'a str,
     /// The steps, in order.
-    changes: Vec<ChangeLine<'a>>,
+    changes: Vec<ListedChange<'a>>,
     /// The next step for the agent.
     next_step: &'a str,
 }
@@ -69,7 +66,7 @@ pub fn plan_result(steps: &[Arc<Change>]) -> ToolResult {
          steps run in order once all of them are approved. Do not propose the same calls again."
     );
     let _ = write!(text, "Nothing has been changed yet.\nNext: {next_step}");
-    let changes = steps.iter().map(|step| ChangeLine::new(step)).collect();
+    let changes = steps.iter().map(|step| ListedChange::new(step)).collect();
     let view = PlanView { plan_id, changes, next_step: &next_step };
-    tool_result(&text, &view).unwrap_or_else(|_| ToolResult::text(&text, None))
+    to_result(&text, &view)
 }

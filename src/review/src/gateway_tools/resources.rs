@@ -1,5 +1,7 @@
 //! The gateway's resources: a change, the caller's open changes, and the gateway itself (JSON).
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
@@ -8,10 +10,10 @@ use serde_json::{Map, Value, json};
 use super::{
     GatewayTools,
     calls::open_states,
-    view::{ChangeLine, ChangeView},
+    view::{ChangeView, ListedChange},
 };
 use crate::{ChangeFilter, MAX_ID_BYTES};
-use countersign_domain::changes::Change;
+use countersign_domain::changes::{Change, ChangeState};
 use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_provider::{
     CallContext, Completion, CompletionRef, Module, ResourceDef, ResourceTemplateDef, ResourceText, text::cut_uri,
@@ -86,22 +88,14 @@ fn change_id(uri: &str) -> Option<String> {
 }
 
 impl GatewayTools {
-    /// Returns the caller's newest changes.
-    async fn own_changes(
-        &self,
-        ctx: &CallContext,
-        include_final: bool,
-    ) -> Result<Vec<std::sync::Arc<Change>>, McpError> {
-        let filter = ChangeFilter {
-            states: if include_final { Vec::new() } else { open_states() },
-            principals: vec![ctx.principal.name.clone()],
-            ..ChangeFilter::default()
-        };
+    /// Returns the caller's newest changes in these states, or in any if there are none.
+    async fn own_changes(&self, ctx: &CallContext, states: Vec<ChangeState>) -> Result<Vec<Arc<Change>>, McpError> {
+        let filter = ChangeFilter { states, principals: vec![ctx.principal.name.clone()], ..ChangeFilter::default() };
         Ok(self.changes.list(filter, MAX_LISTED_CHANGES, None).await?.items)
     }
 
     /// Returns the change that a URI names, if the caller may see it.
-    async fn change_for_uri(&self, uri: &str, ctx: &CallContext) -> Result<std::sync::Arc<Change>, McpError> {
+    async fn change_for_uri(&self, uri: &str, ctx: &CallContext) -> Result<Arc<Change>, McpError> {
         let id = change_id(uri).ok_or_else(|| unknown_resource(uri))?;
         let found = self.visible_change(&id, &ctx.principal).await;
         found.map_err(|error| if error.kind == ErrorKind::ChangeNotFound { unknown_resource(uri) } else { error })
@@ -126,8 +120,8 @@ impl Module for GatewayTools {
     async fn read_resource(&self, uri: &str, ctx: &CallContext) -> Result<Vec<ResourceText>, McpError> {
         match uri {
             OPEN_CHANGES_URI => {
-                let open = self.own_changes(ctx, false).await?;
-                let lines: Vec<ChangeLine<'_>> = open.iter().map(|change| ChangeLine::new(change)).collect();
+                let open = self.own_changes(ctx, open_states()).await?;
+                let lines: Vec<ListedChange<'_>> = open.iter().map(|change| ListedChange::new(change)).collect();
                 json_text(uri, &json!({ "changes": lines }))
             }
             GATEWAY_URI => json_text(uri, &self.describe_gateway()),
@@ -158,7 +152,7 @@ impl Module for GatewayTools {
         if !is_change_id {
             return Err(McpError::new(ErrorKind::InvalidParams, "The gateway has no such argument to complete."));
         }
-        let changes = self.own_changes(ctx, true).await?;
+        let changes = self.own_changes(ctx, Vec::new()).await?;
         let has_more = changes.len() == MAX_LISTED_CHANGES;
         let values: Vec<String> =
             changes.iter().map(|c| c.id.clone()).filter(|id| id.starts_with(argument.1)).collect();

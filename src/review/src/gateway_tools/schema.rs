@@ -1,5 +1,5 @@
-//! The JSON Schemas of the parts of a change that agents see in part: they leave out what is meant for displays and for
-//! reviewers, and allow it as other members. The other schemas are derived.
+//! Writes the JSON Schemas that are not derived from types: of the parts of a change that agents see only in part. Members for
+//! displays and for reviewers are allowed there, but not described.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::json;

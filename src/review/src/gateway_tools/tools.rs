@@ -121,7 +121,7 @@ pub struct PlannedCall {
     pub arguments: Option<Box<RawValue>>,
 }
 
-/// The state that ends a wait.
+/// The event that ends a wait: the outcome, or the decision.
 #[derive(Clone, Copy, Default, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum WaitGoal {

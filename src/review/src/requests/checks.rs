@@ -1,4 +1,4 @@
-//! Checks of endpoint requests, and the conversion of their outcomes into answers.
+//! Checks the requests of endpoints, and converts their outcomes into answers.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub(crate) fn check_request(
     reviewer: &Principal,
     comment: Option<&str>,
 ) -> Result<(), ChangeRequestError> {
-    core.changes.shutdown.check_open()?;
+    core.repository.shutdown.check_open()?;
     if !reviewer.role.may_decide() {
         return Err(McpError::new(ErrorKind::Forbidden, "Only a reviewer may decide on changes").into());
     }
@@ -67,14 +67,14 @@ pub(crate) enum ReviewerRight {
 
 /// Returns the right of the reviewer to decide on the change at this time, or `None` if there is none. Absences are read from the
 /// store, because one may have ended at another node.
-pub(crate) fn find_right(
+pub(crate) fn find_reviewer_right(
     core: &ReviewCore,
     reviewer: &Principal,
     change: &Change,
 ) -> Result<Option<ReviewerRight>, McpError> {
-    let now = core.changes.config.now();
+    let now = core.repository.config.now();
     let required = change.terms.reviewers_at(change.created_at, now);
-    let reviewers = &core.changes.config.reviewers;
+    let reviewers = &core.repository.config.reviewers;
     if reviewers.may_decide(&required, reviewer) {
         return Ok(Some(ReviewerRight::Own));
     }
@@ -96,10 +96,10 @@ pub(crate) fn check_reviewer(
     reviewer: &Principal,
     change: &Arc<Change>,
 ) -> Result<ReviewerRight, ChangeRequestError> {
-    if let Some(right) = find_right(core, reviewer, change)? {
+    if let Some(right) = find_reviewer_right(core, reviewer, change)? {
         return Ok(right);
     }
-    let now = core.changes.config.now();
+    let now = core.repository.config.now();
     let reviewers = change.terms.reviewers_at(change.created_at, now);
     let refusal = refusal_error(ErrorKind::Forbidden, "The rule for this change asks for other reviewers", change)
         .with("reviewers", reviewers);
@@ -116,7 +116,7 @@ pub(crate) fn check_sign_in(
     change: &Arc<Change>,
 ) -> Result<(), ChangeRequestError> {
     let Some(required) = &change.terms.sign_in else { return Ok(()) };
-    if required.admits(reviewer, core.changes.config.now()) {
+    if required.admits(reviewer, core.repository.config.now()) {
         return Ok(());
     }
     let remedy = if reviewer.claims.is_some() {
@@ -143,7 +143,7 @@ pub(crate) async fn check_decidable(
     if change.version != version {
         return Err(version_conflict_error(change));
     }
-    if expiry::is_expired(&core.changes, change).await.map_err(store_error)? {
+    if expiry::is_expired(&core.repository, change).await.map_err(store_error)? {
         let expired = apply_event(core, change, expiry::expire_event(change)).await?;
         return Err(refusal_error(ErrorKind::ChangeExpired, "The change has expired", &expired));
     }
@@ -155,12 +155,12 @@ pub(crate) async fn check_decidable(
 /// # Errors
 /// `CHANGE_NOT_FOUND`, and the errors of the store.
 pub(crate) async fn load(core: &ReviewCore, id: &str) -> Result<Arc<Change>, ChangeRequestError> {
-    core.changes.find(id).await?.ok_or_else(|| not_found_error().into())
+    core.repository.find(id).await?.ok_or_else(|| not_found_error().into())
 }
 
 /// Applies an event to exactly this version of the change for an endpoint.
 pub(crate) async fn apply_event(core: &ReviewCore, change: &Arc<Change>, event: ChangeEvent) -> RequestResult {
-    let transition = core.changes.transitions.apply_event_for_endpoint(change, event).await;
+    let transition = core.repository.transitions.apply_event_for_endpoint(change, event).await;
     to_request_result(core, change, transition).await
 }
 

@@ -1,4 +1,4 @@
-//! Decisions of people: approve, reject, undo, withdraw, settle.
+//! Makes the decisions of people: approves, rejects, undoes, withdraws and settles.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use super::{
         check_sign_in, is_proposer, load, not_found_error, refusal_error, to_request_result, version_conflict_error,
         wrong_state_error,
     },
-    propose::shorten_reason,
     refresh::require_same_target,
 };
 use crate::{
-    ChangeDecision, ChangeRequestError, Changes, actor::TransitionError, review_core::ReviewCore, upkeep::votes,
+    ChangeDecision, ChangeRequestError, ChangeSettlement, Changes, actor::TransitionError, review_core::ReviewCore,
+    truncation::truncate_reason, upkeep::votes,
 };
 use countersign_domain::{
     changes::{
@@ -81,7 +81,7 @@ impl Changes {
     /// `CHANGE_EXPIRED`, `OVERLOADED`; the errors of the store.
     pub async fn withdraw(&self, id: &str, principal: &Principal, reason: Option<String>) -> RequestResult {
         let core = &*self.core;
-        core.changes.shutdown.check_open()?;
+        core.repository.shutdown.check_open()?;
         principal.require_scope(Scope::ToolsPropose)?;
         let mut change = load(core, id).await?;
         if change.proposer.principal != principal.name {
@@ -92,10 +92,10 @@ impl Changes {
             });
         }
         crash_point("before_withdraw");
-        let reason = reason.and_then(shorten_reason);
+        let reason = reason.and_then(truncate_reason);
         let transition = loop {
             let event = ChangeEvent::Withdraw { proposer: principal.clone(), reason: reason.clone() };
-            match core.changes.transitions.apply_event_for_endpoint(&change, event).await {
+            match core.repository.transitions.apply_event_for_endpoint(&change, event).await {
                 // Another transition came first. The change may still be undecided.
                 Err(TransitionError::Conflict) => change = load(core, id).await?,
                 transition => break transition,
@@ -111,24 +111,18 @@ impl Changes {
     /// `SHUTTING_DOWN`, `FORBIDDEN` (no reviewer, or the rule asks for others), `INVALID_PARAMS` (the comment is too long),
     /// `SELF_APPROVAL`, `COMMENT_REQUIRED`, `SIGN_IN_REQUIRED`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING` (its outcome is not
     /// unknown, or its call may still be sent), `VERSION_CONFLICT`, `OVERLOADED`; the errors of the store.
-    pub async fn settle(
-        &self,
-        id: &str,
-        reviewer: &Principal,
-        applied: bool,
-        comment: Option<String>,
-        version: u64,
-    ) -> RequestResult {
+    pub async fn settle(&self, settlement: ChangeSettlement) -> RequestResult {
         let core = &*self.core;
-        check_request(core, reviewer, comment.as_deref())?;
+        let ChangeSettlement { id, reviewer, applied, comment, version } = settlement;
+        check_request(core, &reviewer, comment.as_deref())?;
         let comment = visible::visible_comment(comment);
-        let change = load(core, id).await?;
-        if is_proposer(reviewer, &change) {
+        let change = load(core, &id).await?;
+        if is_proposer(&reviewer, &change) {
             let message = "The proposer of a change cannot settle its outcome; another reviewer must";
             return Err(refusal_error(ErrorKind::SelfApproval, message, &change));
         }
         // The agent relies on the settled outcome, so the requirements are the same as for an approval, in the same order.
-        check_reviewer(core, reviewer, &change)?;
+        check_reviewer(core, &reviewer, &change)?;
         if change.state != ChangeState::OutcomeUnknown {
             let state = change.state.as_str().replace('_', " ");
             let message = format!("The change has no unknown outcome to settle: it is {state}");
@@ -138,9 +132,9 @@ impl Changes {
             return Err(version_conflict_error(&change));
         }
         check_comment(&change, comment.as_deref())?;
-        check_sign_in(core, reviewer, &change)?;
+        check_sign_in(core, &reviewer, &change)?;
         // The store would refuse the transition too, but here the error can name the time.
-        if let Some(until) = core.changes.store.in_flight_until(id).await.map_err(crate::store_error)? {
+        if let Some(until) = core.repository.store.in_flight_until(&id).await.map_err(crate::store_error)? {
             let message = format!(
                 "The gateway that ran the change does not respond and may still send the call; settle the change after \
                  {until}, or restart that gateway"
@@ -148,7 +142,7 @@ impl Changes {
             let refusal = refusal_error(ErrorKind::ChangeNotPending, message, &change);
             return Err(refusal.with("settleAfter", until.to_string()));
         }
-        let event = ChangeEvent::Settle { reviewer: reviewer.clone(), applied, comment };
+        let event = ChangeEvent::Settle { reviewer: (*reviewer).clone(), applied, comment };
         crash_point("before_settle");
         let settled = apply_event(core, &change, event).await;
         crash_point("after_settle");
@@ -195,7 +189,7 @@ pub(super) async fn check_decision(
     if approves {
         check_terms(&change, bulk)?;
         check_sign_in(core, &reviewer, &change)?;
-        if let Some(void) = votes::void_event(&core.changes, &change)? {
+        if let Some(void) = votes::void_event(&core.repository, &change)? {
             // The version that was shown counted a vote that is no longer valid.
             return Err(version_conflict_error(&apply_event(core, &change, void).await?));
         }
@@ -213,14 +207,14 @@ pub(super) async fn check_decision(
         },
         verdict,
         comment,
-        at: core.changes.config.now(),
+        at: core.repository.config.now(),
         version,
     });
     crash_point("before_decide");
     if approves {
         // An illegal decision is refused before the provider is asked for a preview.
         if change.state == ChangeState::Pending
-            && let Err(illegal) = machine::apply(&change, event.clone(), core.changes.config.now())
+            && let Err(illegal) = machine::apply(&change, event.clone(), core.repository.config.now())
         {
             return refuse(core, &change, illegal).await;
         }

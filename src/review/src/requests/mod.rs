@@ -2,12 +2,12 @@
 //! that they share.
 
 mod checks;
-pub mod decide;
-pub mod edit;
+mod decide;
+mod edit;
 pub mod plan;
 pub mod plan_decision;
 pub mod propose;
-pub mod refresh;
+mod refresh;
 
 use tokio::sync::oneshot;
 

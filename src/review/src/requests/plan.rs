@@ -25,6 +25,15 @@ use countersign_store::TransitionDraft;
 /// The maximum number of attempts to store a step, if other steps of its plan arrive at the same time.
 const MAX_ATTEMPTS: usize = 8;
 
+/// A plan whose calls an agent proposes all at once.
+pub struct PlanProposal {
+    pub title: String,
+    /// The agent's reason for the plan.
+    pub reason: Option<String>,
+    /// The proposals of the steps, in order.
+    pub steps: Vec<Proposal>,
+}
+
 /// A plan as an agent announces it with one of its calls.
 #[derive(Clone, Debug)]
 pub struct PlanAnnouncement {
@@ -44,38 +53,34 @@ impl Changes {
     /// The errors of [`Changes::propose`]; without a key, the steps that were already stored are withdrawn. `INVALID_PARAMS` for
     /// a plan without steps or with too many, or for a title or reason that is too long; `PLAN_STOPPED` if the plan with the same
     /// key has stopped before its last step was stored.
-    pub async fn propose_plan(
-        &self,
-        title: &str,
-        reason: Option<&str>,
-        proposals: Vec<Proposal>,
-    ) -> Result<Vec<Arc<Change>>, McpError> {
+    pub async fn propose_plan(&self, plan: PlanProposal) -> Result<Vec<Arc<Change>>, McpError> {
         let core = &*self.core;
-        core.changes.shutdown.check_open()?;
-        check_texts(title, reason)?;
-        if !(1..=MAX_STEPS).contains(&proposals.len()) {
+        core.repository.shutdown.check_open()?;
+        check_texts(&plan.title, plan.reason.as_deref())?;
+        let steps = &plan.steps;
+        let Some(first_step) = steps.first().filter(|_| steps.len() <= MAX_STEPS) else {
             return Err(invalid_params_error(format!("A plan has 1 to {MAX_STEPS} calls")));
-        }
+        };
         crash_point("before_propose");
         let mut is_counted = false;
         for _ in 0..MAX_ATTEMPTS {
-            let stored = match find_existing(core, &proposals[0]).await? {
+            let stored = match find_existing(core, first_step).await? {
                 Some(first) => {
-                    let calls: Vec<_> = proposals.iter().map(CallIdentity::from_proposal).collect();
+                    let calls: Vec<_> = steps.iter().map(CallIdentity::from_proposal).collect();
                     find_repeated_steps(core, &first, &calls).await?
                 }
                 None => Vec::new(),
             };
-            let missing = proposals.len() - stored.len();
+            let missing = steps.len() - stored.len();
             if missing == 0 {
                 return Ok(stored);
             }
             if !is_counted {
-                core.admit_proposals(&proposals[0].proposer.principal, missing)?;
+                core.admit_proposals(&first_step.proposer.principal, missing)?;
                 is_counted = true;
             }
-            let drafts = prepare_missing_steps(core, title, reason, &stored, &proposals)?;
-            let is_repeatable = proposals[0].idempotency_key.is_some();
+            let drafts = prepare_missing_steps(core, &plan, &stored)?;
+            let is_repeatable = first_step.idempotency_key.is_some();
             if let Some(steps) = store_missing_steps(core, stored, drafts, is_repeatable).await? {
                 return Ok(steps);
             }
@@ -110,7 +115,7 @@ impl Changes {
         announcement: PlanAnnouncement,
     ) -> Result<Arc<Change>, McpError> {
         let core = &*self.core;
-        core.changes.shutdown.check_open()?;
+        core.repository.shutdown.check_open()?;
         check_texts(&announcement.title, None)?;
         crash_point("before_propose");
         let principal = proposal.proposer.principal.clone();
@@ -121,7 +126,7 @@ impl Changes {
         let PlanAnnouncement { id, title, last } = announcement;
         let original_preview = proposal.preview.clone();
         for _ in 0..MAX_ATTEMPTS {
-            let steps = core.changes.store.plan(&id).await.map_err(store_error)?;
+            let steps = core.repository.store.plan(&id).await.map_err(store_error)?;
             let index = next_index(&steps)?;
             if index as usize + 1 == MAX_STEPS && !last {
                 return Err(invalid_params_error(format!(
@@ -152,10 +157,10 @@ impl Changes {
 
     /// Stops a plan of the principal by withdrawing its stored steps, because one of its calls was refused.
     pub async fn refuse_plan(&self, id: &str, principal: &str, reason: &str) {
-        match self.core.changes.store.plan(id).await {
+        match self.core.repository.store.plan(id).await {
             Ok(mut steps) => {
                 steps.retain(|step| step.proposer.principal == principal);
-                withdraw(&self.core, &steps, reason).await;
+                stop_plan(&self.core, &steps, reason).await;
             }
             Err(error) => tracing::warn!(%error, plan = id, "the steps of a refused plan could not be read"),
         }
@@ -165,18 +170,17 @@ impl Changes {
 /// Prepares the steps of a plan that follow those that are `stored`, before the first of them is stored.
 fn prepare_missing_steps(
     core: &ReviewCore,
-    title: &str,
-    reason: Option<&str>,
+    plan: &PlanProposal,
     stored: &[Arc<Change>],
-    proposals: &[Proposal],
 ) -> Result<Vec<TransitionDraft>, McpError> {
+    let PlanProposal { title, reason, steps } = plan;
     let id = match stored.first().and_then(|step| step.plan.as_ref()) {
         Some(plan) => plan.id.clone(),
         None => format!("plan_{}", nanoid::nanoid!(24, &nanoid::alphabet::SAFE[2..])),
     };
-    let longest_expiry = proposals.iter().map(|proposal| proposal.expire_after).max().unwrap_or_default();
-    let mut drafts: Vec<TransitionDraft> = Vec::with_capacity(proposals.len());
-    for (position, proposal) in proposals.iter().enumerate().skip(stored.len()) {
+    let longest_expiry = steps.iter().map(|step| step.expire_after).max().unwrap_or_default();
+    let mut drafts: Vec<TransitionDraft> = Vec::with_capacity(steps.len());
+    for (position, proposal) in steps.iter().enumerate().skip(stored.len()) {
         let mut proposal = proposal.clone();
         let earlier = stored.iter().map(|step| &**step).chain(drafts.iter().map(|draft| &*draft.change));
         compose_preview(&mut proposal, earlier);
@@ -186,15 +190,15 @@ fn prepare_missing_steps(
         }
         proposal.plan = Some(PlanStep {
             id: id.clone(),
-            title: title.to_owned(),
-            reason: reason.map(str::to_owned),
+            title: title.clone(),
+            reason: reason.clone(),
             index: u32::try_from(position).unwrap_or(u32::MAX),
-            last: position + 1 == proposals.len(),
+            last: position + 1 == steps.len(),
         });
         match draft_change(core, proposal) {
             Ok(draft) => drafts.push(draft),
             Err(error) => {
-                drafts.iter().for_each(|draft| core.changes.indexes.duplicates.remove(&draft.change.id));
+                drafts.iter().for_each(|draft| core.repository.indexes.duplicates.remove(&draft.change.id));
                 return Err(error.with("step", position));
             }
         }
@@ -215,12 +219,12 @@ async fn store_missing_steps(
         match write_new_change(core, draft).await {
             Ok(change) => stored.push(change),
             Err(error) => {
-                drafts.for_each(|draft| core.changes.indexes.duplicates.remove(&draft.change.id));
+                drafts.for_each(|draft| core.repository.indexes.duplicates.remove(&draft.change.id));
                 if matches!(error, TransitionError::Duplicate) {
                     return Ok(None);
                 }
                 if !is_repeatable {
-                    withdraw(core, &stored, "the plan could not be stored as a whole").await;
+                    stop_plan(core, &stored, "the plan could not be stored as a whole").await;
                 }
                 return Err(into_client_error(error).with("step", stored.len()));
             }
@@ -237,7 +241,7 @@ async fn find_repeated_steps(
     calls: &[CallIdentity<'_>],
 ) -> Result<Vec<Arc<Change>>, McpError> {
     let steps = match &first.plan {
-        Some(plan) => core.changes.store.plan(&plan.id).await.map_err(store_error)?,
+        Some(plan) => core.repository.store.plan(&plan.id).await.map_err(store_error)?,
         None => Vec::new(),
     };
     let is_complete = steps.last().and_then(|step| step.plan.as_ref()).is_some_and(|plan| plan.last);
@@ -280,11 +284,11 @@ fn compose_preview<'a>(proposal: &mut Proposal, earlier: impl Iterator<Item = &'
     compose_over(&mut proposal.preview, writers);
 }
 
-/// Withdraws the first of these steps that can be withdrawn. That stops the plan, and `upkeep::plans` withdraws the others.
-async fn withdraw(core: &ReviewCore, steps: &[Arc<Change>], reason: &str) {
+/// Stops a plan by withdrawing the first of these steps that can be withdrawn. `upkeep::plans` withdraws the others.
+async fn stop_plan(core: &ReviewCore, steps: &[Arc<Change>], reason: &str) {
     for step in steps {
         let event = ChangeEvent::StopPlan { reason: reason.to_owned(), reviewer: None };
-        match core.changes.transitions.apply_event(step, event).await {
+        match core.repository.transitions.apply_event(step, event).await {
             Ok(_) => return,
             Err(error) => tracing::debug!(?error, change = %step.id, "a step of a refused plan could not be withdrawn"),
         }

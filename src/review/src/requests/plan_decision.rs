@@ -6,7 +6,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{
-    checks::{ReviewerRight, check_request, find_right, refusal_error, version_conflict_error},
+    checks::{ReviewerRight, check_request, find_reviewer_right, refusal_error, version_conflict_error},
     decide::{check_decision, record_decision},
 };
 use crate::{ChangeDecision, ChangeRequestError, Changes, MAX_ID_BYTES, review_core::ReviewCore, store_error};
@@ -107,7 +107,7 @@ async fn load(core: &ReviewCore, id: &str) -> Result<Option<Plan>, McpError> {
     if id.len() > MAX_ID_BYTES {
         return Ok(None);
     }
-    let steps = core.changes.store.plan(id).await.map_err(store_error)?;
+    let steps = core.repository.store.plan(id).await.map_err(store_error)?;
     Ok(Plan::new(id, steps))
 }
 
@@ -199,7 +199,7 @@ fn awaits_reviewer(core: &ReviewCore, step: &Change, reviewer: &Principal, appro
     if approves && (is_barred_editor || step.approvers_could_include(person)) {
         return Ok(false);
     }
-    Ok(match find_right(core, reviewer, step)? {
+    Ok(match find_reviewer_right(core, reviewer, step)? {
         None => false,
         Some(ReviewerRight::Own) => true,
         Some(ReviewerRight::Deputy(absent)) => !approves || step.may_be_approved_by_deputy_of(&absent),

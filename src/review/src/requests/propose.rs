@@ -9,19 +9,15 @@ use super::checks::into_client_error;
 use crate::{
     Changes, MAX_IDEMPOTENCY_KEY_BYTES, Proposal,
     actor::{TransitionError, TransitionResult, duplicate_calls},
-    draft, recheck,
+    draft,
     review_core::ReviewCore,
     store_error,
+    truncation::{truncate_client_texts, truncate_headlines, truncate_reason},
 };
 use countersign_domain::changes::{CHANGE_ID_PREFIX, Change, ChangeState, Dialogue, Proposer, arguments};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::crash::crash_point;
 use countersign_store::{AuditRecord, TransitionDraft, WriteRequest, write as write_to_store};
-
-/// The maximum number of characters that are kept of each text by which a client names itself.
-const MAX_CLIENT_TEXT_CHARS: usize = 200;
-/// The maximum number of characters that are kept of an agent's reason.
-const MAX_REASON_CHARS: usize = 1000;
 
 impl Changes {
     /// Stores a change durably, then announces it. The same idempotency key by the same principal with the
@@ -33,7 +29,7 @@ impl Changes {
     /// `max_bytes_per_day`), `OVERLOADED`, `STORE_UNAVAILABLE`, `SHUTTING_DOWN`.
     pub async fn propose(&self, proposal: Proposal) -> Result<Arc<Change>, McpError> {
         let core = &*self.core;
-        core.changes.shutdown.check_open()?;
+        core.repository.shutdown.check_open()?;
         crash_point("before_propose");
         if proposal.idempotency_key.is_some() {
             return Box::pin(propose_with_key(core, proposal)).await;
@@ -100,17 +96,17 @@ impl Changes {
         reason: &str,
     ) -> Result<(), McpError> {
         let core = &*self.core;
-        core.changes.shutdown.check_open()?;
+        core.repository.shutdown.check_open()?;
         core.admit_proposals(&proposer.principal, 1)?;
-        let proposer = shorten_proposer(proposer);
+        let proposer = truncate_client_texts(proposer);
         let details = json!({ "provider": provider, "tool": tool, "comment": reason, "proposer": proposer });
         let record = AuditRecord::new(
             "failing_call_returned",
-            core.changes.config.now(),
+            core.repository.config.now(),
             &proposer.principal,
             details.to_string(),
         );
-        let write_result = write_to_store(&*core.changes.store, WriteRequest::Record(record)).await;
+        let write_result = write_to_store(&*core.repository.store, WriteRequest::Record(record)).await;
         write_result.map_err(|error| error.to_user_error("the call could not be recorded; nothing was called"))
     }
 }
@@ -121,12 +117,12 @@ pub(super) async fn write_new_change(core: &ReviewCore, draft: TransitionDraft) 
     let id = draft.change.id.clone();
     // `draft_change` adds only changes without an idempotency key.
     if let Some(call) = draft.call_hash.as_ref().filter(|_| draft.change.idempotency_key.is_some()) {
-        core.changes.indexes.duplicates.add(call, &id);
+        core.repository.indexes.duplicates.add(call, &id);
     }
-    let result = core.changes.transitions.write_for_endpoint(draft).await;
+    let result = core.repository.transitions.write_for_endpoint(draft).await;
     crash_point("after_propose");
     if let Err(TransitionError::Refused(_)) = &result {
-        core.changes.indexes.duplicates.remove(&id);
+        core.repository.indexes.duplicates.remove(&id);
     }
     result
 }
@@ -161,17 +157,17 @@ pub(super) fn draft_change(core: &ReviewCore, proposal: Proposal) -> Result<Tran
     let id = change.id.clone();
     // With a key, the caller itself says which calls are the same.
     if change.idempotency_key.is_none() {
-        change.duplicate_of = core.changes.indexes.duplicates.add(&call, &id);
+        change.duplicate_of = core.repository.indexes.duplicates.add(&call, &id);
     }
     let draft = draft::to_draft(draft::first_transition(change)).and_then(|draft| {
-        core.changes.transitions.check_size(&draft)?;
+        core.repository.transitions.check_size(&draft)?;
         Ok(TransitionDraft { call_hash: Some(call), ..draft })
     });
-    draft.inspect_err(|_| core.changes.indexes.duplicates.remove(&id))
+    draft.inspect_err(|_| core.repository.indexes.duplicates.remove(&id))
 }
 
 fn check_proposal(core: &ReviewCore, proposal: &Proposal) -> Result<(), McpError> {
-    check_reviewable(&proposal.arguments, core.changes.config.tuning.max_change_bytes, ErrorKind::InvalidParams)?;
+    check_reviewable(&proposal.arguments, core.repository.config.tuning.max_change_bytes, ErrorKind::InvalidParams)?;
     if proposal.idempotency_key.as_ref().is_some_and(|key| key.is_empty() || key.len() > MAX_IDEMPOTENCY_KEY_BYTES) {
         return Err(McpError::new(
             ErrorKind::InvalidParams,
@@ -194,14 +190,14 @@ pub(crate) fn check_reviewable(arguments: &RawValue, max: usize, kind: ErrorKind
 }
 
 fn new_change(core: &ReviewCore, proposal: Proposal) -> Change {
-    let preview = recheck::truncate_headlines(proposal.preview);
-    let now = core.changes.config.now();
+    let preview = truncate_headlines(proposal.preview);
+    let now = core.repository.config.now();
     let expire_after = SignedDuration::try_from(proposal.expire_after).unwrap_or(SignedDuration::MAX);
     let mut change = Change {
         id: format!("{CHANGE_ID_PREFIX}{}", nanoid::nanoid!(24, &nanoid::alphabet::SAFE[2..])),
         version: 1,
         state: ChangeState::Pending,
-        proposer: shorten_proposer(proposal.proposer),
+        proposer: truncate_client_texts(proposal.proposer),
         provider: proposal.provider,
         tool: proposal.tool,
         tool_title: proposal.tool_title,
@@ -220,7 +216,7 @@ fn new_change(core: &ReviewCore, proposal: Proposal) -> Change {
         digest: String::new(),
         review: proposal.review,
         idempotency_key: proposal.idempotency_key,
-        stated_reason: proposal.stated_reason.and_then(shorten_reason),
+        stated_reason: proposal.stated_reason.and_then(truncate_reason),
         dialogue: proposal.client_capabilities.filter(|_| proposal.terms.questions).map(Dialogue::new),
         terms: proposal.terms,
         duplicate_of: None,
@@ -246,21 +242,6 @@ fn new_change(core: &ReviewCore, proposal: Proposal) -> Change {
     change
 }
 
-/// Shortens the texts by which the client names itself.
-fn shorten_proposer(mut proposer: Proposer) -> Proposer {
-    for text in [&mut proposer.client_name, &mut proposer.client_version].into_iter().flatten() {
-        recheck::truncate_chars(text, MAX_CLIENT_TEXT_CHARS);
-    }
-    proposer
-}
-
-/// Shortens a reason, or returns `None` if it is empty.
-pub(super) fn shorten_reason(reason: String) -> Option<String> {
-    let mut reason = reason.trim().to_owned();
-    recheck::truncate_chars(&mut reason, MAX_REASON_CHARS);
-    Some(reason).filter(|reason| !reason.is_empty())
-}
-
 /// Returns the change that the same principal proposed with the same idempotency key.
 pub(super) async fn find_existing(core: &ReviewCore, proposal: &Proposal) -> Result<Option<Arc<Change>>, McpError> {
     let Some(key) = &proposal.idempotency_key else { return Ok(None) };
@@ -273,7 +254,7 @@ pub(super) async fn find_by_key(
     principal: &str,
     key: &str,
 ) -> Result<Option<Arc<Change>>, McpError> {
-    core.changes.store.find_by_idempotency_key(principal, key).await.map_err(store_error)
+    core.repository.store.find_by_idempotency_key(principal, key).await.map_err(store_error)
 }
 
 /// Answers a repeated proposal with the existing change, if it is the same call of the same plan.

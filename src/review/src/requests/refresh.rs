@@ -7,8 +7,9 @@ use super::checks::{
 };
 use crate::{
     ChangeRequestError, Changes,
-    recheck::{Comparison, Divergence, PreviewError, to_fault},
+    recheck::{Comparison, Divergence, PreviewError},
     review_core::ReviewCore,
+    truncation::to_fault,
 };
 use countersign_domain::{
     changes::{Change, ChangeState, Preview, ServerIdentity, StateEffect, machine::ChangeEvent},

@@ -120,7 +120,7 @@ async fn waiters_and_write_queue_are_limited() {
     .await;
     let refused = bench.changes.propose(bench.proposal("agent", "{}")).await.unwrap_err();
     assert_eq!(refused.kind, ErrorKind::Overloaded);
-    let watch = || bench.changes.core.changes.indexes.watchers.watch("chg");
+    let watch = || bench.repository().indexes.watchers.watch("chg");
     let (first, second) = (watch(), watch());
     assert!(first.is_some() && second.is_some());
     let long = std::time::Duration::from_secs(600);

@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::Ordering};
 use futures_util::future::join_all;
 
 use super::expect_refusal;
-use crate::{ChangeRequestError, testing::*};
+use crate::{ChangeRequestError, ChangeSettlement, testing::*};
 use countersign_domain::{
     changes::{ChangeState, ReviewVerdict, ServerIdentity},
     principal::{Principal, Role},
@@ -197,7 +197,7 @@ async fn expired_change_cannot_be_approved() {
     let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
     bench.skew.store(59, Ordering::SeqCst);
-    assert_eq!(crate::upkeep::expiry::expire_due(&bench.changes.core.changes).await, 0);
+    assert_eq!(crate::upkeep::expiry::expire_due(bench.repository()).await, 0);
     bench.skew.store(60, Ordering::SeqCst);
     let expired =
         expect_refusal(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::ChangeExpired).current.unwrap();
@@ -219,12 +219,12 @@ async fn undecided_change_expires_with_a_reason_and_an_event() {
     bench.decide(&decided, ReviewVerdict::Reject).await.unwrap();
     // A clock that is set back neither prevents the expiry nor changes the order of events.
     bench.skew.store(-7200, Ordering::SeqCst);
-    assert_eq!(crate::upkeep::expiry::expire_due(&bench.changes.core.changes).await, 0);
+    assert_eq!(crate::upkeep::expiry::expire_due(bench.repository()).await, 0);
     bench.skew.store(61, Ordering::SeqCst);
-    let first = crate::upkeep::expiry::expire_due(&bench.changes.core.changes).await;
-    let second = crate::upkeep::expiry::expire_due(&bench.changes.core.changes).await;
+    let first = crate::upkeep::expiry::expire_due(bench.repository()).await;
+    let second = crate::upkeep::expiry::expire_due(bench.repository()).await;
     assert_eq!((first, second), (256, 43));
-    assert_eq!(crate::upkeep::expiry::expire_due(&bench.changes.core.changes).await, 0);
+    assert_eq!(crate::upkeep::expiry::expire_due(bench.repository()).await, 0);
     let counts = bench.changes.counts();
     assert!(counts.contains(&(ChangeState::Expired, 299)) && counts.contains(&(ChangeState::Pending, 0)));
     for seq in 1..=600 {
@@ -244,20 +244,22 @@ async fn unknown_outcome_is_settled_once_by_a_reviewer() {
     let bench = TestBench::new().await;
     *bench.fake.outcome.lock().unwrap() = CallOutcome::Error(ErrorKind::Timeout);
     let change = bench.propose("{}").await;
-    let early = bench.changes.settle(&change.id, &reviewer("alice"), true, None, 1).await;
+    let early = bench.settle(&change, "alice", true).await;
     expect_refusal(early, ErrorKind::ChangeNotPending);
     bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     let unknown = bench.wait_for_state(&change.id, ChangeState::OutcomeUnknown).await;
-    let agent = Principal::new("agent", Role::Agent);
-    expect_refusal(bench.changes.settle(&change.id, &agent, true, None, unknown.version).await, ErrorKind::Forbidden);
-    let own = bench.changes.settle(&change.id, &reviewer("agent"), true, None, unknown.version).await;
+    let agent = Arc::new(Principal::new("agent", Role::Agent));
+    let by_agent = ChangeSettlement { reviewer: agent, ..settlement(&unknown, "", true) };
+    expect_refusal(bench.changes.settle(by_agent).await, ErrorKind::Forbidden);
+    let own = bench.settle(&unknown, "agent", true).await;
     expect_refusal(own, ErrorKind::SelfApproval);
-    let old = bench.changes.settle(&change.id, &reviewer("alice"), true, None, 1).await;
+    let old = bench.settle(&change, "alice", true).await;
     expect_refusal(old, ErrorKind::VersionConflict);
     let comment = Some("it is there".to_owned());
-    let settled = bench.changes.settle(&change.id, &reviewer("alice"), true, comment, unknown.version).await.unwrap();
+    let commented = ChangeSettlement { comment, ..settlement(&unknown, "alice", true) };
+    let settled = bench.changes.settle(commented).await.unwrap();
     assert_eq!(settled.state, ChangeState::Applied);
-    let again = bench.changes.settle(&change.id, &reviewer("bob"), false, None, settled.version).await;
+    let again = bench.settle(&settled, "bob", false).await;
     expect_refusal(again, ErrorKind::ChangeNotPending);
     let entry = &bench.trail(&change.id).await[0];
     assert_eq!((entry.event.as_str(), entry.actor.as_str()), ("settled", "alice"));

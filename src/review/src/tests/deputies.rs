@@ -30,7 +30,7 @@ impl FakeStore {
     /// Lets a person be away for the next 50 seconds.
     fn send_away(&self, bench: &TestBench, name: &str, deputy: &str) {
         let principal = Principal { key_id: Some(format!("key_{name}")), ..Principal::new(name, Role::Reviewer) };
-        let now = bench.changes.core.changes.config.now();
+        let now = bench.repository().config.now();
         let until = now + std::time::Duration::from_secs(50);
         let person = AbsentPerson::from_principal(&principal);
         self.absences.lock().unwrap().push(Absence { person, deputy: deputy.into(), since: now, until });
@@ -180,7 +180,7 @@ async fn vote_of_a_deputy_outlasts_the_absence_but_not_the_rights() {
     let change = propose(&bench, "agent", 2, &["dba"]).await;
     store.send_away(&bench, "alice", "dora");
     let voted = approve(&bench, &change, "dora").await.unwrap();
-    let is_void = || votes::void_event(&bench.changes.core.changes, &voted).unwrap().is_some();
+    let is_void = || votes::void_event(bench.repository(), &voted).unwrap().is_some();
     store.bring_back("alice");
     bench.skew.fetch_add(60, Ordering::SeqCst);
     assert!(!is_void(), "it was given lawfully");
@@ -192,7 +192,7 @@ async fn vote_of_a_deputy_outlasts_the_absence_but_not_the_rights() {
         store.set_role(name, Some(Role::Reviewer));
         assert!(!is_void());
     }
-    bench.changes.core.changes.config.reviewers.set_groups(&BTreeMap::new());
+    bench.repository().config.reviewers.set_groups(&BTreeMap::new());
     assert!(is_void(), "the absent person is in the group no longer");
     bench.end().await;
 }

@@ -74,11 +74,11 @@ async fn escalation_is_recorded_and_announced_once() {
     let (change, decided) = (propose(&bench, 2).await, propose(&bench, 1).await);
     bench.decide(&decided, ReviewVerdict::Reject).await.unwrap_err();
     bench.changes.decide(decision(&decided, "dora", ReviewVerdict::Reject)).await.unwrap();
-    escalation::escalate_due(&bench.changes.core.changes).await;
+    escalation::escalate_due(bench.repository()).await;
     assert_eq!(recorded_escalations(&bench, &change.id).await, 0, "the time has not come");
     pass_time(&bench, 30);
-    assert_eq!(escalation::escalate_due(&bench.changes.core.changes).await, 1);
-    assert_eq!(escalation::escalate_due(&bench.changes.core.changes).await, 0);
+    assert_eq!(escalation::escalate_due(bench.repository()).await, 1);
+    assert_eq!(escalation::escalate_due(bench.repository()).await, 0);
     let events: Vec<_> = std::iter::from_fn(|| feed.next().now_or_never().flatten()).collect();
     let escalated: Vec<_> = events.iter().filter(|event| event.kind == "change.escalated").collect();
     let [event] = escalated.as_slice() else { panic!("{escalated:?}") };
@@ -89,7 +89,7 @@ async fn escalation_is_recorded_and_announced_once() {
     assert_eq!((current.version, current.state), (1, ChangeState::Pending), "nothing touches the change");
     // A vote schedules it again, which leads to no second entry.
     bench.changes.decide(approval_by(&change, "olga")).await.unwrap();
-    escalation::escalate_due(&bench.changes.core.changes).await;
+    escalation::escalate_due(bench.repository()).await;
     assert_eq!(recorded_escalations(&bench, &change.id).await, 1);
     assert_eq!(recorded_escalations(&bench, &decided.id).await, 0, "a decided change does not escalate");
     bench.end().await;
@@ -102,14 +102,14 @@ async fn escalation_missed_while_down_is_recorded_after_the_start() {
     pass_time(&bench, 20);
     let late = propose(&bench, 1).await;
     pass_time(&bench, 10);
-    escalation::escalate_due(&bench.changes.core.changes).await;
+    escalation::escalate_due(bench.repository()).await;
     let (dir, fake, skew) = bench.end().await;
     for (seconds, recorded) in [(0, [1, 0]), (20, [1, 1])] {
         skew.fetch_add(seconds, Ordering::SeqCst);
         let mut config = config(&skew);
         add_groups(&mut config);
         let bench = TestBench::in_directory(Arc::clone(&dir), Arc::clone(&fake), Arc::clone(&skew), config).await;
-        escalation::escalate_due(&bench.changes.core.changes).await;
+        escalation::escalate_due(bench.repository()).await;
         for (change, recorded) in [&early, &late].into_iter().zip(recorded) {
             assert_eq!(recorded_escalations(&bench, &change.id).await, recorded, "after {seconds} s");
         }

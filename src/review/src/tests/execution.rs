@@ -169,11 +169,7 @@ async fn approved_change_expires_if_not_run_in_time() {
     let bench = TestBench::new().await;
     let (first, second) = approve_behind_running_change(&bench, ["{}", "{}"]).await;
     bench.skew.store(61, Ordering::SeqCst);
-    assert_eq!(
-        crate::upkeep::expiry::expire_due(&bench.changes.core.changes).await,
-        1,
-        "a running change does not expire"
-    );
+    assert_eq!(crate::upkeep::expiry::expire_due(bench.repository()).await, 1, "a running change does not expire");
     let expired = bench.get(&second.id).await;
     assert!(expired.state == ChangeState::Expired && expired.fault.as_ref().unwrap().message.contains("not run"));
     bench.fake.gate.add_permits(1_000_000);
@@ -200,8 +196,8 @@ async fn restart_leaves_running_unknown_and_runs_approved_once() {
     let (ran, waiting, pending, same) =
         (propose("a").await, propose("b").await, propose("c").await, propose("a").await);
     // The transitions are made without the Executor, as if the process had ended right after the commit.
-    bench.changes.core.changes.shutdown.stop.cancel();
-    let core = &bench.changes.core;
+    let repository = bench.repository();
+    repository.shutdown.stop.cancel();
     for change in [&ran, &waiting, &same] {
         let decision = countersign_domain::changes::ReviewDecision {
             reviewer: "alice".into(),
@@ -213,13 +209,13 @@ async fn restart_leaves_running_unknown_and_runs_approved_once() {
             deputy_for: None,
             verdict: ReviewVerdict::Approve,
             comment: None,
-            at: core.changes.config.now(),
+            at: repository.config.now(),
             version: 1,
         };
-        let approved = core.changes.transitions.apply_event(change, ChangeEvent::Decide(decision)).await.unwrap();
+        let approved = repository.transitions.apply_event(change, ChangeEvent::Decide(decision)).await.unwrap();
         if change.id == ran.id {
             let claim = ChangeEvent::Claim { claimant: None, call_timeout: Duration::from_secs(30), fingerprint: None };
-            core.changes.transitions.apply_event(&approved, claim).await.unwrap();
+            repository.transitions.apply_event(&approved, claim).await.unwrap();
         }
     }
     let (dir, fake, skew) = bench.end().await;
@@ -269,7 +265,7 @@ async fn lost_call_holds_back_its_target_until_settled_and_rechecked() {
     bench.changes.set_waits_for(&mut waits).await.unwrap();
     let waits = waits.map(|change| change.waits_for.clone());
     assert_eq!(waits, [Some(BlockingChange { change: lost.id.clone(), until: lost.target_taken_until }), None]);
-    let settled = bench.changes.settle(&lost.id, &reviewer("bob"), false, None, lost.version).await.unwrap();
+    let settled = bench.settle(&lost, "bob", false).await.unwrap();
     assert_eq!(settled.target_taken_until, None);
     bench.wait_for_state(&same.id, ChangeState::Applied).await;
     bench.wait_for_state(&moved.id, ChangeState::Applied).await;
@@ -310,7 +306,7 @@ async fn broken_long_call_still_occupies_its_target() {
 async fn approved_change_waits_for_its_provider_after_restart() {
     let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
-    bench.changes.core.changes.shutdown.stop.cancel();
+    bench.repository().shutdown.stop.cancel();
     bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     let (dir, fake, skew) = bench.end().await;
     fake.present.store(false, Ordering::SeqCst);

@@ -361,7 +361,7 @@ async fn wait_returns_new_version_after_failed_reads() {
     let mut feed = bench.changes.feed().subscribe(None).unwrap();
     let long = std::time::Duration::from_secs(600);
     let mut wait = Box::pin(bench.changes.wait(&change.id, 1, long));
-    while !bench.changes.core.changes.indexes.watchers.has_watchers(&change.id) {
+    while !bench.repository().indexes.watchers.has_watchers(&change.id) {
         assert!(futures_util::poll!(wait.as_mut()).is_pending());
     }
     bench.decide(&change, ReviewVerdict::Reject).await.unwrap_err();
@@ -450,8 +450,8 @@ async fn refused_expiries_stay_due() {
         start_with_faults(EventKind::Expired, WriteFault::Reject(StoreError::DiskFull), 1).await;
     let change = bench.propose("{}").await;
     bench.skew.store(61, Ordering::SeqCst);
-    assert_eq!(crate::upkeep::expiry::expire_due(&bench.changes.core.changes).await, 0);
-    assert_eq!(crate::upkeep::expiry::expire_due(&bench.changes.core.changes).await, 1);
+    assert_eq!(crate::upkeep::expiry::expire_due(bench.repository()).await, 0);
+    assert_eq!(crate::upkeep::expiry::expire_due(bench.repository()).await, 1);
     assert_eq!(bench.get(&change.id).await.state, ChangeState::Expired);
     bench.end().await;
 }

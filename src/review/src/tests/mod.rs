@@ -27,9 +27,15 @@ mod votes;
 
 use std::sync::Arc;
 
-use super::ChangeRequestError;
+use super::{ChangeRequestError, change_repository::ChangeRepository, testing::TestBench};
 use countersign_domain::changes::Change;
 use countersign_protocol::ErrorKind;
+
+impl TestBench {
+    fn repository(&self) -> &ChangeRepository {
+        &self.changes.core.repository
+    }
+}
 
 /// Checks that a request was refused with an error of this kind, and returns the refusal.
 #[track_caller]

@@ -45,7 +45,7 @@ async fn child() {
         tool: (*tool).to_owned(),
         ..bench.proposal("agent", &format!(r#"{{"target":"{tool}"}}"#))
     };
-    let steps = bench.changes.propose_plan("Move", None, tools.iter().map(proposal).collect()).await.unwrap();
+    let steps = bench.changes.propose_plan(plan_proposal(tools.iter().map(proposal).collect())).await.unwrap();
     decide(&bench, &steps[0]).await;
     let mut last = bench.get(&steps.last().unwrap().id).await;
     while !last.state.is_final() {
@@ -85,7 +85,7 @@ async fn finish(dir: &Path) -> Vec<Arc<Change>> {
             decide(&bench, open).await;
         } else if open.state == ChangeState::OutcomeUnknown {
             let applied = open.tool != "fail" && calls(dir).contains(&open.tool);
-            bench.changes.settle(&open.id, &reviewer("alice"), applied, None, open.version).await.unwrap();
+            bench.settle(open, "alice", applied).await.unwrap();
         } else {
             let version = open.version;
             let moved = bench.changes.wait(&open.id, version, Duration::from_secs(60)).await.unwrap().unwrap();

@@ -11,7 +11,7 @@ const AB: [&str; 2] = [r#"{"target":"a"}"#, r#"{"target":"b"}"#];
 async fn propose(bench: &TestBench, key: Option<&str>, calls: &[&str]) -> Result<Vec<Arc<Change>>, McpError> {
     let mut proposals: Vec<Proposal> = calls.iter().map(|arguments| bench.proposal("agent", arguments)).collect();
     proposals[0].idempotency_key = key.map(str::to_owned);
-    bench.changes.propose_plan("Move", None, proposals).await
+    bench.changes.propose_plan(plan_proposal(proposals)).await
 }
 
 fn ids(steps: &[Arc<Change>]) -> Vec<&str> {

@@ -76,7 +76,7 @@ async fn running_plan_is_stopped_after_the_step_that_runs() {
     for step in &steps[1..] {
         bench.wait_for_state(&step.id, ChangeState::Withdrawn).await;
     }
-    bench.changes.settle(&lost.id, &reviewer("alice"), true, None, lost.version).await.unwrap();
+    bench.settle(&lost, "alice", true).await.unwrap();
     assert_eq!(called_targets(&bench), ["a"]);
     bench.end().await;
 }

@@ -192,7 +192,7 @@ async fn allowed_step_expires_no_earlier_than_its_siblings() {
         let reviewed = Proposal { expire_after, ..bench.proposal("agent", ABC[1]) };
         let last = bench.changes.propose_step(reviewed, announcement(true)).await.unwrap();
         bench.skew.fetch_add(3600, Ordering::SeqCst);
-        expiry::expire_due(&bench.changes.core.changes).await;
+        expiry::expire_due(bench.repository()).await;
         if end == ChangeState::Applied {
             assert_eq!(bench.get(&first.id).await.state, ChangeState::Approved);
             bench.decide(&last, ReviewVerdict::Approve).await.unwrap();
@@ -216,7 +216,7 @@ async fn filled_step_expires_no_earlier_than_its_siblings() {
     bench.decide(&first, ReviewVerdict::Approve).await.unwrap();
     let filled = bench.wait_for_state(&last.id, ChangeState::Pending).await;
     assert_eq!(filled.expires_at, first.expires_at);
-    expiry::expire_due(&bench.changes.core.changes).await;
+    expiry::expire_due(bench.repository()).await;
     bench.decide(&filled, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&last.id, ChangeState::Applied).await;
     bench.end().await;

@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Value, json, value::RawValue};
 
-use crate::{ChangeRequestError, Plan, PlanAnnouncement, PlanDecision, Proposal, testing::*};
+use crate::{ChangeRequestError, Plan, PlanAnnouncement, PlanDecision, PlanProposal, Proposal, testing::*};
 use countersign_domain::{
     changes::{Change, ChangeState, Preview, ReviewVerdict, Terms, diff::DiffBuilder, fingerprint},
     principal::{Principal, Role},
@@ -60,7 +60,11 @@ pub(super) async fn propose_with(
             proposal.preview = preview.await.unwrap();
         }
     }
-    bench.changes.propose_plan("Move", Some("because"), proposals).await.unwrap()
+    bench
+        .changes
+        .propose_plan(PlanProposal { reason: Some("because".into()), ..plan_proposal(proposals) })
+        .await
+        .unwrap()
 }
 
 fn plan_of(step: &Change) -> &str {
@@ -274,7 +278,7 @@ async fn unknown_outcome_pauses_the_plan_until_it_is_settled() {
         let lost = bench.wait_for_state(&steps[0].id, ChangeState::OutcomeUnknown).await;
         let waiting = plan(&bench, &steps).await;
         assert_eq!((states(&waiting)[1], waiting.stopped), (ChangeState::Approved, None));
-        bench.changes.settle(&lost.id, &reviewer("alice"), applied, None, lost.version).await.unwrap();
+        bench.settle(&lost, "alice", applied).await.unwrap();
         let end = if applied { ChangeState::Applied } else { ChangeState::Withdrawn };
         bench.wait_for_state(&steps[1].id, end).await;
         assert_eq!(bench.fake.call_count() - calls, if applied { 2 } else { 1 });

@@ -11,8 +11,8 @@ use countersign_feed::FeedSubscription;
 
 async fn remind(bench: &TestBench, checked_to: &mut Timestamp, seconds: i64) {
     bench.skew.fetch_add(seconds, Ordering::SeqCst);
-    let now = bench.changes.core.changes.config.now();
-    reminders::remind_due(&bench.changes.core.changes, *checked_to, now).await;
+    let now = bench.repository().config.now();
+    reminders::remind_due(bench.repository(), *checked_to, now).await;
     *checked_to = now;
 }
 
@@ -28,7 +28,7 @@ fn reminded_changes(feed: &mut FeedSubscription) -> Vec<String> {
 async fn undecided_change_is_announced_again_each_time() {
     let bench = TestBench::new().await;
     let mut feed = bench.changes.feed().subscribe(None).unwrap();
-    let mut checked_to = bench.changes.core.changes.config.now();
+    let mut checked_to = bench.repository().config.now();
     let terms = Terms { remind: Some(1000), ..Terms::default() };
     let proposal = || crate::Proposal { terms: terms.clone(), ..bench.proposal("agent", "{}") };
     let change = bench.changes.propose(proposal()).await.unwrap();
@@ -53,7 +53,7 @@ async fn reminders_missed_while_down_are_left_out() {
     skew.fetch_add(2500, Ordering::SeqCst);
     let bench = TestBench::in_directory(dir, fake, std::sync::Arc::clone(&skew), config(&skew)).await;
     let mut feed = bench.changes.feed().subscribe(None).unwrap();
-    let mut checked_to = bench.changes.core.changes.config.now();
+    let mut checked_to = bench.repository().config.now();
     for (seconds, reminders) in [(100, 0), (600, 1)] {
         remind(&bench, &mut checked_to, seconds).await;
         assert_eq!(reminded_changes(&mut feed), vec![change.id.clone(); reminders], "after {seconds} s more");

@@ -40,7 +40,7 @@ async fn change_approved_in_a_backup_waits_for_review_again() {
     assert!(stale.fault.as_ref().unwrap().message.starts_with("Restored from a backup"), "{stale:?}");
     let lost = restored.get(&running.id).await;
     assert_eq!(lost.state, ChangeState::OutcomeUnknown);
-    restored.changes.settle(&lost.id, &reviewer("bob"), true, None, lost.version).await.unwrap();
+    restored.settle(&lost, "bob", true).await.unwrap();
     // After a refresh the change can be approved again, and later starts do not restore again.
     let refused = restored.decide(&stale, ReviewVerdict::Approve).await.unwrap_err();
     let fresh = refused.current.unwrap();

@@ -30,7 +30,7 @@ async fn bench(retention: RetentionConfig) -> TestBench {
 }
 
 async fn prune_all(bench: &TestBench) {
-    while prune::prune_batch(&bench.changes.core.changes).await.unwrap() {}
+    while prune::prune_batch(bench.repository()).await.unwrap() {}
 }
 
 fn advance_days(bench: &TestBench, days: i64) {
@@ -183,7 +183,7 @@ async fn pruning_in_batches_does_not_block_writers() {
     }
     advance_days(&bench, 2);
     let mut batches: u64 = 1;
-    while prune::prune_batch(&bench.changes.core.changes).await.unwrap() {
+    while prune::prune_batch(bench.repository()).await.unwrap() {
         batches += 1;
         bench.propose("{}").await;
     }

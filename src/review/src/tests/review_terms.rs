@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use futures_util::future::join_all;
 
 use super::expect_refusal;
-use crate::{ChangeDecision, ChangeRequestError, testing::*};
+use crate::{ChangeDecision, ChangeRequestError, ChangeSettlement, testing::*};
 use countersign_domain::{
     changes::{Change, ChangeState, OnExpiry, PreviewKind, PreviewNote, ReviewVerdict, SignInTerms, Terms},
     policy::{GroupMember, Reviewers},
@@ -148,7 +148,7 @@ async fn only_the_rules_reviewers_decide_edit_and_settle() {
     let edit = super::edits::edit(&change, "alice", r#"{"x":1}"#);
     expect_refusal(bench.changes.edit(edit).await, ErrorKind::Forbidden);
     // Others do not learn from the refusal whether the outcome is known.
-    expect_refusal(bench.changes.settle(&change.id, &reviewer("alice"), true, None, 1).await, ErrorKind::Forbidden);
+    expect_refusal(bench.settle(&change, "alice", true).await, ErrorKind::Forbidden);
     bench.changes.decide(approval_by(&change, "dora", None)).await.unwrap();
     bench.wait_for_state(&change.id, ChangeState::Applied).await;
     bench.end().await;
@@ -161,7 +161,7 @@ async fn rule_can_require_a_recent_and_strong_sign_in() {
     let terms = Terms { sign_in, ..Terms::default() };
     let change = propose(&bench, terms.clone()).await;
     let signed_in = |age: i64, acr: Option<&str>| {
-        let auth_time = Some(bench.changes.core.changes.config.now().as_second() - age);
+        let auth_time = Some(bench.repository().config.now().as_second() - age);
         let claims = Claims { auth_time, acr: acr.map(str::to_owned), ..Claims::default() };
         Arc::new(Principal { claims: Some(Arc::new(claims)), ..reviewer("alice") })
     };
@@ -193,9 +193,9 @@ async fn rule_can_require_a_recent_and_strong_sign_in() {
     *bench.fake.outcome.lock().unwrap() = CallOutcome::Error(ErrorKind::Timeout);
     bench.changes.decide(approval(&edited, signed_in(200, Some("mfa")))).await.unwrap();
     let unknown = bench.wait_for_state(&change.id, ChangeState::OutcomeUnknown).await;
-    let settle = |principal: Arc<Principal>| {
-        let (changes, unknown) = (&bench.changes, &unknown);
-        async move { changes.settle(&unknown.id, &principal, true, None, unknown.version).await }
+    let settle = |reviewer: Arc<Principal>| {
+        let settlement = ChangeSettlement { reviewer, ..settlement(&unknown, "", true) };
+        bench.changes.settle(settlement)
     };
     expect_refusal(settle(Arc::new(reviewer("alice"))).await, ErrorKind::SignInRequired);
     expect_refusal(settle(signed_in(0, Some("pwd"))).await, ErrorKind::SignInRequired);
@@ -211,7 +211,7 @@ async fn expiry_rejects_if_the_rule_says_so() {
     bench.skew.store(61, std::sync::atomic::Ordering::SeqCst);
     let error = expect_refusal(bench.decide(&late, ReviewVerdict::Approve).await, ErrorKind::ChangeExpired);
     assert_eq!(error.current.unwrap().state, ChangeState::Rejected);
-    assert_eq!(crate::upkeep::expiry::expire_due(&bench.changes.core.changes).await, 1);
+    assert_eq!(crate::upkeep::expiry::expire_due(bench.repository()).await, 1);
     let rejected = bench.get(&change.id).await;
     assert_eq!(rejected.state, ChangeState::Rejected);
     assert!(

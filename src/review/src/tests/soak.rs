@@ -39,12 +39,11 @@ async fn make_random_requests(bench: &TestBench, mut choices: Choices, ids: &[St
             }
             32..37 => {
                 let applied = choices.below(2) == 0;
-                let bob = reviewer("bob");
-                drop(bench.changes.settle(&change.id, &bob, applied, None, change.version).await);
+                drop(bench.settle(&change, "bob", applied).await);
             }
             _ => {
                 bench.skew.store(i64::try_from(choices.below(300)).unwrap(), Ordering::SeqCst);
-                crate::upkeep::expiry::expire_due(&bench.changes.core.changes).await;
+                crate::upkeep::expiry::expire_due(bench.repository()).await;
                 bench.skew.store(0, Ordering::SeqCst);
             }
         }
@@ -73,7 +72,7 @@ async fn random_mix_runs_nothing_unapproved_or_twice() {
                 bench.changes.set_waits_for(std::slice::from_mut(&mut change)).await.unwrap();
                 if let Some(BlockingChange { change: other, until: Some(_) }) = &change.waits_for {
                     let other = bench.get(other).await;
-                    drop(bench.changes.settle(&other.id, &reviewer("bob"), true, None, other.version).await);
+                    drop(bench.settle(&other, "bob", true).await);
                 }
                 change = bench.changes.wait(id, change.version, Duration::from_millis(50)).await.unwrap().unwrap();
             }

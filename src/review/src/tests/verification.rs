@@ -84,7 +84,7 @@ async fn only_applied_changes_are_read_back() {
     *bench.fake.outcome.lock().unwrap() = CallOutcome::Error(ErrorKind::Timeout);
     let unknown = approve(&bench, "{}").await;
     let unknown = bench.wait_for_state(&unknown, ChangeState::OutcomeUnknown).await;
-    let settled = bench.changes.settle(&unknown.id, &reviewer("alice"), true, None, unknown.version).await.unwrap();
+    let settled = bench.settle(&unknown, "alice", true).await.unwrap();
     assert_eq!((settled.state, &settled.verification), (ChangeState::Applied, &None));
     bench.end().await;
     assert_eq!(reads.load(Ordering::SeqCst), 0);

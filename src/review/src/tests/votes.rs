@@ -96,7 +96,7 @@ async fn vote_of_a_revoked_key_does_not_count_toward_quorum() {
     bench.wait_for_state(&change.id, ChangeState::Applied).await;
     // A change that has run keeps its votes.
     keys.revoke("key_alice");
-    assert!(votes::void_invalid_votes(&bench.changes.core.changes).await);
+    assert!(votes::void_invalid_votes(bench.repository()).await);
     assert_eq!(bench.get(&change.id).await.approvals(), 2);
     bench.end().await;
 }
@@ -108,10 +108,10 @@ async fn change_approved_by_a_revoked_key_waits_for_another_reviewer() {
     let change = propose(&bench, Terms { undo_for: 3600, ..Terms::default() }).await;
     approve(&bench, &change, "mallory").await.unwrap();
     keys.revoke("key_mallory");
-    assert!(votes::void_invalid_votes(&bench.changes.core.changes).await);
+    assert!(votes::void_invalid_votes(bench.repository()).await);
     let now = bench.get(&change.id).await;
     assert_eq!((now.state, now.run_after, now.approvals()), (ChangeState::Pending, None, 0));
-    assert!(votes::void_invalid_votes(&bench.changes.core.changes).await, "a second sweep finds no invalid votes");
+    assert!(votes::void_invalid_votes(bench.repository()).await, "a second sweep finds no invalid votes");
     assert_eq!(bench.get(&change.id).await.version, now.version);
     bench.end().await;
 }
@@ -132,7 +132,7 @@ async fn vote_of_a_revoked_key_is_void_after_restart() {
     while bench.fake.preview_count.load(Ordering::SeqCst) < 3 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    assert!(!votes::void_invalid_votes(&bench.changes.core.changes).await);
+    assert!(!votes::void_invalid_votes(bench.repository()).await);
     assert_eq!(bench.get(&change.id).await.state, ChangeState::Approved);
     keys.unreadable.store(false, Ordering::SeqCst);
     bench.wait_for_state(&change.id, ChangeState::Pending).await;
@@ -162,8 +162,8 @@ async fn revoked_vote_for_a_later_step_holds_back_the_plan() {
     let bench = bench(&keys).await;
     let proposal =
         |arguments| Proposal { expire_after: Duration::from_secs(100_000), ..bench.proposal("agent", arguments) };
-    let calls = vec![proposal(r#"{"target":"a"}"#), proposal(r#"{"target":"b"}"#)];
-    let steps = bench.changes.propose_plan("Move", None, calls).await.unwrap();
+    let steps = vec![proposal(r#"{"target":"a"}"#), proposal(r#"{"target":"b"}"#)];
+    let steps = bench.changes.propose_plan(plan_proposal(steps)).await.unwrap();
     approve(&bench, &steps[1], "mallory").await.unwrap();
     keys.revoke("key_mallory");
     approve(&bench, &steps[0], "alice").await.unwrap();

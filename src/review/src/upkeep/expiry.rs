@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::{BATCH_SIZE, handle_due, wait_for_turn};
-use crate::{actor::TransitionError, stored_changes::StoredChanges};
+use super::{BATCH_SIZE, handle_due, wait_for_leadership};
+use crate::{actor::TransitionError, change_repository::ChangeRepository};
 use countersign_domain::changes::{Change, ChangeState, OnExpiry, machine::ChangeEvent};
 use countersign_runtime::crash::crash_point;
 use countersign_store::StoreError;
@@ -24,41 +24,45 @@ pub(crate) fn expire_event(change: &Change) -> ChangeEvent {
 
 /// Returns the time at which a change expires. A step that policy allows expires no earlier than the other steps of its plan,
 /// because it waits for them.
-pub(crate) async fn expiry_time(changes: &StoredChanges, change: &Change) -> Result<Timestamp, StoreError> {
+pub(crate) async fn expiry_time(repository: &ChangeRepository, change: &Change) -> Result<Timestamp, StoreError> {
     let Some(plan) = change.plan.as_ref().filter(|_| change.is_allowed_step()) else { return Ok(change.expires_at) };
-    let steps = changes.store.plan(&plan.id).await?;
+    let steps = repository.store.plan(&plan.id).await?;
     Ok(steps.iter().map(|step| step.expires_at).max().unwrap_or(change.expires_at))
 }
 
 /// Returns `true` if the change has expired.
-pub(crate) async fn is_expired(changes: &StoredChanges, change: &Change) -> Result<bool, StoreError> {
-    let now = changes.config.now();
-    Ok(change.expires_at <= now && expiry_time(changes, change).await? <= now)
+pub(crate) async fn is_expired(repository: &ChangeRepository, change: &Change) -> Result<bool, StoreError> {
+    let now = repository.config.now();
+    Ok(change.expires_at <= now && expiry_time(repository, change).await? <= now)
 }
 
 /// Expires due changes until the gateway closes.
-pub(crate) async fn run(changes: Arc<StoredChanges>) {
-    while wait_for_turn(&changes, changes.config.tuning.expiry_interval).await {
-        while expire_due(&changes).await == BATCH_SIZE && !changes.shutdown.stop.is_cancelled() {}
+pub(crate) async fn run(repository: Arc<ChangeRepository>) {
+    while wait_for_leadership(&repository, repository.config.tuning.expiry_interval).await {
+        while expire_due(&repository).await == BATCH_SIZE && !repository.shutdown.stop.is_cancelled() {}
     }
 }
 
 /// Expires due changes, and returns the number of those that are no longer due. A change that cannot be written stays due.
-pub(crate) async fn expire_due(changes: &StoredChanges) -> usize {
-    handle_due(&changes.indexes.deadlines, changes.config.now(), |id| async move { expire_one(changes, &id).await })
-        .await
+pub(crate) async fn expire_due(repository: &ChangeRepository) -> usize {
+    handle_due(
+        &repository.indexes.deadlines,
+        repository.config.now(),
+        |id| async move { expire_one(repository, &id).await },
+    )
+    .await
 }
 
 /// Expires one change, unless it is no longer open. Returns `true` if it needs no further attempt.
-async fn expire_one(changes: &StoredChanges, id: &str) -> bool {
-    let change = match changes.store.get(id).await {
+async fn expire_one(repository: &ChangeRepository, id: &str) -> bool {
+    let change = match repository.store.get(id).await {
         Ok(Some(change))
             if matches!(change.state, ChangeState::Pending | ChangeState::Approved | ChangeState::Stale) =>
         {
             change
         }
         Ok(_) => {
-            changes.indexes.deadlines.remove(id);
+            repository.indexes.deadlines.remove(id);
             return true;
         }
         Err(error) => {
@@ -66,9 +70,9 @@ async fn expire_one(changes: &StoredChanges, id: &str) -> bool {
             return false;
         }
     };
-    match expiry_time(changes, &change).await {
-        Ok(at) if at > change.expires_at && at > changes.config.now() => {
-            changes.indexes.deadlines.insert(id, at, changes.config.now());
+    match expiry_time(repository, &change).await {
+        Ok(at) if at > change.expires_at && at > repository.config.now() => {
+            repository.indexes.deadlines.insert(id, at, repository.config.now());
             return true;
         }
         Ok(_) => {}
@@ -78,7 +82,7 @@ async fn expire_one(changes: &StoredChanges, id: &str) -> bool {
         }
     }
     crash_point("before_expire");
-    let transition = changes.transitions.apply_event(&change, expire_event(&change)).await;
+    let transition = repository.transitions.apply_event(&change, expire_event(&change)).await;
     crash_point("after_expire");
     match transition {
         Ok(_) => true,

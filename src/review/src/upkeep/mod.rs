@@ -15,22 +15,17 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 
-use crate::{actor::ledger::Deadlines, stored_changes::StoredChanges};
+use crate::{actor::deadlines::Deadlines, change_repository::ChangeRepository, shutdown::pause};
 
 /// The maximum number of changes handled in one round.
 const BATCH_SIZE: usize = 256;
 /// The maximum number of changes handled at the same time.
 const MAX_CONCURRENT: usize = 32;
 
-/// Waits for the interval. Returns `false` when the gateway closes.
-async fn wait(changes: &StoredChanges, interval: Duration) -> bool {
-    changes.shutdown.stop.run_until_cancelled(tokio::time::sleep(interval)).await.is_some()
-}
-
 /// Waits for the interval, and then until this node leads. Returns `false` when the gateway closes.
-async fn wait_for_turn(changes: &StoredChanges, interval: Duration) -> bool {
-    while wait(changes, interval).await {
-        if changes.nodes.is_leader() {
+async fn wait_for_leadership(repository: &ChangeRepository, interval: Duration) -> bool {
+    while pause(&repository.shutdown.stop, interval).await {
+        if repository.nodes.is_leader() {
             return true;
         }
     }

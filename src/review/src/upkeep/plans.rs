@@ -7,7 +7,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use crate::{
     actor::{ApprovedChange, PlanUpdate, TransitionError},
-    stored_changes::StoredChanges,
+    change_repository::ChangeRepository,
 };
 use countersign_domain::changes::{
     Change,
@@ -22,7 +22,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Advances the plans whose steps have changed, and all open plans at the start, until the gateway closes.
 pub(crate) async fn run(
-    changes: Arc<StoredChanges>,
+    repository: Arc<ChangeRepository>,
     mut updates: UnboundedReceiver<PlanUpdate>,
     approved: UnboundedSender<ApprovedChange>,
 ) {
@@ -32,33 +32,33 @@ pub(crate) async fn run(
     let mut is_start = true;
     loop {
         tokio::select! {
-            () = changes.shutdown.stop.cancelled() => return,
+            () = repository.shutdown.stop.cancelled() => return,
             update = updates.recv() => match update {
                 Some(update) => *plans.entry(update.plan).or_default() |= update.is_own,
                 None => return,
             },
             _ = check.tick() => {
-                match changes.store.open_plans().await {
+                match repository.store.open_plans().await {
                     Ok(open) if is_start => {
                         is_start = false;
-                        let is_alone = changes.nodes.live_count() <= 1;
+                        let is_alone = repository.nodes.live_count() <= 1;
                         plans.extend(open.into_iter().map(|plan| (plan, is_alone)));
                     }
-                    Ok(open) => withdraw_stopped(&changes, &open).await,
+                    Ok(open) => withdraw_stopped(&repository, &open).await,
                     Err(error) => {
                         tracing::warn!(%error, "the open plans could not be read; trying again");
-                        check.reset_after(changes.config.tuning.retry_delay);
+                        check.reset_after(repository.config.tuning.retry_delay);
                     }
                 }
             }
             // Plans that could not be advanced.
-            () = tokio::time::sleep(changes.config.tuning.retry_delay), if !plans.is_empty() => {}
+            () = tokio::time::sleep(repository.config.tuning.retry_delay), if !plans.is_empty() => {}
         }
         while let Ok(update) = updates.try_recv() {
             *plans.entry(update.plan).or_default() |= update.is_own;
         }
         for (plan, is_own) in std::mem::take(&mut plans) {
-            if let Err(error) = advance(&changes, &plan, is_own, &approved).await {
+            if let Err(error) = advance(&repository, &plan, is_own, &approved).await {
                 if matches!(error, StoreError::Closed) {
                     return;
                 }
@@ -71,20 +71,20 @@ pub(crate) async fn run(
 
 /// Passes the next step to the Executor if it may run, or withdraws the rest of the plan if it has stopped.
 async fn advance(
-    changes: &StoredChanges,
+    repository: &ChangeRepository,
     plan: &str,
     is_own: bool,
     approved: &UnboundedSender<ApprovedChange>,
 ) -> Result<(), StoreError> {
-    let steps = changes.store.plan_states(plan).await?;
+    let steps = repository.store.plan_states(plan).await?;
     match PlanProgress::from_steps(&steps) {
-        PlanProgress::Stopped { .. } => withdraw_rest(changes, plan).await,
+        PlanProgress::Stopped { .. } => withdraw_rest(repository, plan).await,
         PlanProgress::Ready { step, at } => {
             let Some(StepState { change, version, .. }) = steps.get(step) else { return Ok(()) };
-            let Some(change) = changes.store.get(change).await?.filter(|change| change.version == *version) else {
+            let Some(change) = repository.store.get(change).await?.filter(|change| change.version == *version) else {
                 return Ok(());
             };
-            let next = ApprovedChange::for_step(&change, at, changes.config.now());
+            let next = ApprovedChange::for_step(&change, at, repository.config.now());
             // An error means that the Executor has stopped; the next start runs the step.
             let _ = approved.send(if is_own { next } else { next.with_handover_delay() });
             Ok(())
@@ -94,27 +94,27 @@ async fn advance(
 }
 
 /// Withdraws the rest of those plans that have stopped.
-async fn withdraw_stopped(changes: &StoredChanges, plans: &[String]) {
+async fn withdraw_stopped(repository: &ChangeRepository, plans: &[String]) {
     for plan in plans {
-        if let Err(error) = withdraw_rest(changes, plan).await {
+        if let Err(error) = withdraw_rest(repository, plan).await {
             tracing::warn!(%error, plan, "a plan could not be checked; trying again later");
         }
     }
 }
 
 /// Withdraws the steps of a stopped plan that have not run. Does nothing if the plan has not stopped.
-async fn withdraw_rest(changes: &StoredChanges, plan: &str) -> Result<(), StoreError> {
-    let steps = changes.store.plan_states(plan).await?;
+async fn withdraw_rest(repository: &ChangeRepository, plan: &str) -> Result<(), StoreError> {
+    let steps = repository.store.plan_states(plan).await?;
     let PlanProgress::Stopped { reason } = PlanProgress::from_steps(&steps) else { return Ok(()) };
     for step in steps.iter().filter(|step| step.can_be_withdrawn()) {
         loop {
-            let change = changes.store.get(&step.change).await?;
+            let change = repository.store.get(&step.change).await?;
             let can_be_withdrawn =
                 |change: &Arc<Change>| StepState::from_change(change).is_some_and(|step| step.can_be_withdrawn());
             let Some(change) = change.filter(can_be_withdrawn) else { break };
             crash_point("before_plan_stop");
             let stop = ChangeEvent::StopPlan { reason: reason.clone(), reviewer: None };
-            match changes.transitions.apply_event(&change, stop).await {
+            match repository.transitions.apply_event(&change, stop).await {
                 Ok(_) => {
                     crash_point("after_plan_stop");
                     break;

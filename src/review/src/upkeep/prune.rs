@@ -9,8 +9,8 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
-use super::wait_for_turn;
-use crate::stored_changes::StoredChanges;
+use super::wait_for_leadership;
+use crate::change_repository::ChangeRepository;
 use countersign_config::RetentionConfig;
 use countersign_domain::changes::{digest::body_hash, retention::redact};
 use countersign_store::{PrunedChange, Pruning, PruningCutoffs, StoreError, WriteError, WriteRequest, write};
@@ -55,15 +55,15 @@ impl ClockTrust {
 }
 
 /// Prunes old records until the gateway closes.
-pub(crate) async fn run(changes: Arc<StoredChanges>) {
-    let mut trust = ClockTrust::new(changes.config.now());
-    let RetentionConfig { arguments, large, finished, events, large_bytes: _ } = changes.config.limits.retention;
+pub(crate) async fn run(repository: Arc<ChangeRepository>) {
+    let mut trust = ClockTrust::new(repository.config.now());
+    let RetentionConfig { arguments, large, finished, events, large_bytes: _ } = repository.config.limits.retention;
     let shortest = [arguments, large, finished, events].into_iter().flatten().min();
     let interval = shortest.unwrap_or(MAX_INTERVAL).clamp(MIN_INTERVAL, MAX_INTERVAL);
-    while wait_for_turn(&changes, interval).await {
-        while trust.is_trusted(changes.config.now()) {
-            match prune_batch(&changes).await {
-                Ok(true) if !changes.shutdown.stop.is_cancelled() => tokio::time::sleep(BATCH_DELAY).await,
+    while wait_for_leadership(&repository, interval).await {
+        while trust.is_trusted(repository.config.now()) {
+            match prune_batch(&repository).await {
+                Ok(true) if !repository.shutdown.stop.is_cancelled() => tokio::time::sleep(BATCH_DELAY).await,
                 Ok(_) => break,
                 Err(error) => {
                     tracing::warn!(%error, "old records could not be pruned; trying again later");
@@ -90,9 +90,9 @@ fn cutoffs(retention: &RetentionConfig, now: Timestamp) -> PruningCutoffs {
 }
 
 /// Prunes the records of one transaction. Returns `true` if there are more.
-pub(crate) async fn prune_batch(changes: &StoredChanges) -> Result<bool, StoreError> {
-    let now = changes.config.now();
-    let prunable = changes.store.find_prunable(cutoffs(&changes.config.limits.retention, now)).await?;
+pub(crate) async fn prune_batch(repository: &ChangeRepository) -> Result<bool, StoreError> {
+    let now = repository.config.now();
+    let prunable = repository.store.find_prunable(cutoffs(&repository.config.limits.retention, now)).await?;
     if prunable.contents.is_empty() && prunable.changes.is_empty() && prunable.events_to == 0 {
         return Ok(false);
     }
@@ -118,14 +118,14 @@ pub(crate) async fn prune_batch(changes: &StoredChanges) -> Result<bool, StoreEr
         events_details: json!({ "to": prunable.events_to, "comment": "Feed events were old" }).to_string(),
     };
     let (redacted, deleted) = (prunable.contents.len(), prunable.changes.len());
-    match write(&*changes.store, WriteRequest::Prune(pruning)).await {
+    match write(&*repository.store, WriteRequest::Prune(pruning)).await {
         Ok(()) => {}
         Err(WriteError::Store(error)) => return Err(error),
         // A change was altered since the search. The next search finds what is still old.
         Err(_) => return Ok(prunable.more),
     }
     for (.., state) in &prunable.changes {
-        changes.indexes.counts.decrement(*state);
+        repository.indexes.counts.decrement(*state);
     }
     tracing::info!(redacted, deleted, events_to = prunable.events_to, "old records were pruned");
     Ok(prunable.more)

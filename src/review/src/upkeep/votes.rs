@@ -4,8 +4,7 @@
 
 use std::sync::Arc;
 
-use super::wait;
-use crate::{actor::TransitionError, stored_changes::StoredChanges};
+use crate::{actor::TransitionError, change_repository::ChangeRepository, shutdown::pause};
 use countersign_domain::changes::{Change, ReviewDecision, ReviewVerdict, machine::ChangeEvent};
 use countersign_protocol::McpError;
 
@@ -13,12 +12,12 @@ use countersign_protocol::McpError;
 const MAX_NAMES: usize = 10;
 
 /// Returns the event that removes approvals that are no longer valid, or `None` if all are valid.
-pub(crate) fn void_event(changes: &StoredChanges, change: &Change) -> Result<Option<ChangeEvent>, McpError> {
+pub(crate) fn void_event(repository: &ChangeRepository, change: &Change) -> Result<Option<ChangeEvent>, McpError> {
     let (mut valid, mut void) = (Vec::new(), Vec::new());
-    let reviewers = change.terms.reviewers_at(change.created_at, changes.config.now());
+    let reviewers = change.terms.reviewers_at(change.created_at, repository.config.now());
     for vote in &change.decisions {
         let is_valid =
-            vote.verdict != ReviewVerdict::Approve || changes.config.reviewers.is_vote_valid(&reviewers, vote)?;
+            vote.verdict != ReviewVerdict::Approve || repository.config.reviewers.is_vote_valid(&reviewers, vote)?;
         if is_valid { valid.push(vote.clone()) } else { void.push(vote) }
     }
     Ok((!void.is_empty()).then(|| ChangeEvent::Void { reason: describe_void(&void), valid }))
@@ -37,41 +36,41 @@ fn describe_void(void: &[&ReviewDecision]) -> String {
 }
 
 /// Checks all votes whenever a key was revoked, until the gateway closes.
-pub(crate) async fn run(changes: Arc<StoredChanges>) {
+pub(crate) async fn run(repository: Arc<ChangeRepository>) {
     let mut checked_revocations = None;
     loop {
         // A failed read is repeated; no change runs without this check meanwhile.
-        if changes.nodes.is_leader()
-            && let Ok(revocations) = changes.config.reviewers.revocations()
+        if repository.nodes.is_leader()
+            && let Ok(revocations) = repository.config.reviewers.revocations()
             && checked_revocations != Some(revocations)
-            && void_invalid_votes(&changes).await
+            && void_invalid_votes(&repository).await
         {
             checked_revocations = Some(revocations);
         }
-        if !wait(&changes, changes.config.tuning.expiry_interval).await {
+        if !pause(&repository.shutdown.stop, repository.config.tuning.expiry_interval).await {
             return;
         }
     }
 }
 
 /// Voids the invalid votes of all changes. Returns `false` if some votes could not be checked.
-pub(crate) async fn void_invalid_votes(changes: &StoredChanges) -> bool {
-    let Ok(ids) = changes.store.changes_with_votes().await else { return false };
+pub(crate) async fn void_invalid_votes(repository: &ChangeRepository) -> bool {
+    let Ok(ids) = repository.store.changes_with_votes().await else { return false };
     let mut are_all_checked = true;
     for id in ids {
-        are_all_checked &= !changes.shutdown.stop.is_cancelled() && void_votes_of_change(changes, &id).await;
+        are_all_checked &= !repository.shutdown.stop.is_cancelled() && void_votes_of_change(repository, &id).await;
     }
     are_all_checked
 }
 
 /// Voids the invalid votes of a change. Returns `false` if it must be checked again.
-async fn void_votes_of_change(changes: &StoredChanges, id: &str) -> bool {
-    let change = match changes.store.get(id).await {
+async fn void_votes_of_change(repository: &ChangeRepository, id: &str) -> bool {
+    let change = match repository.store.get(id).await {
         Ok(Some(change)) => change,
         found => return found.is_ok(),
     };
-    match void_event(changes, &change) {
-        Ok(Some(event)) => match changes.transitions.apply_event(&change, event).await {
+    match void_event(repository, &change) {
+        Ok(Some(event)) => match repository.transitions.apply_event(&change, event).await {
             Ok(_) => true,
             // The change was altered at the same time, and is checked again soon.
             Err(TransitionError::Conflict | TransitionError::Illegal(_)) => false,

@@ -35,11 +35,11 @@ impl StandingRuleService {
         self: &Arc<Self>,
         provider: &str,
         shown_definitions: &[DefinitionRef],
-        by: &Principal,
+        reviewer: &Principal,
         reason: &str,
     ) -> Result<(), McpError> {
         let (this, provider, shown_definitions) = (Arc::clone(self), provider.to_owned(), shown_definitions.to_vec());
-        let (by, reason) = (by.clone(), reason.to_owned());
+        let (reviewer, reason) = (reviewer.clone(), reason.to_owned());
         run_to_completion(async move {
             let _one_at_a_time = this.rules_lock.lock().await;
             let table = this.deps.routes.load_full();
@@ -53,21 +53,21 @@ impl StandingRuleService {
                     let message = "a tool's definition differs from the one that was shown, or the tool is gone";
                     return Err(tool_error(ErrorKind::VersionConflict, message, name));
                 };
-                if this.has_already_allowed(route, &target, &by) || rules.iter().any(|rule| rule.tool == *name) {
+                if this.has_already_allowed(route, &target, &reviewer) || rules.iter().any(|rule| rule.tool == *name) {
                     continue;
                 }
-                this.check_may_allow(route, &by)?;
+                this.check_may_allow(route, &reviewer)?;
                 rules.push(StandingRule {
                     served_by: Some(target.clone()),
                     comment: Some(reason.clone()),
-                    ..unrestricted_rule(StandingVerdict::Allow, (&provider, name, hash), &by, now)
+                    ..unrestricted_rule(StandingVerdict::Allow, (&provider, name, hash), &reviewer, now)
                 });
             }
             if rules.is_empty() {
                 return Ok(());
             }
-            this.check_limits(&by, rules.len())?;
-            this.store_in_order(&rules, &by, &reason).await
+            this.check_limits(&reviewer, rules.len())?;
+            this.store_in_order(&rules, &reviewer, &reason).await
         })
         .await
     }
@@ -76,13 +76,13 @@ impl StandingRuleService {
     pub(super) async fn store_in_order(
         &self,
         rules: &[StandingRule],
-        by: &Principal,
+        reviewer: &Principal,
         reason: &str,
     ) -> Result<(), McpError> {
         crash_point("before_rule_created");
         let (mut stored, mut outcome) = (0, Ok(()));
         for rule in rules {
-            let recorded = self.record(rule, RuleEvent::Created.audit_event(), &by.name, Some(reason)).await;
+            let recorded = self.record(rule, RuleEvent::Created.audit_event(), &reviewer.name, Some(reason)).await;
             outcome = recorded.map_err(|error| error.with("tools", vec![shorten_name(&rule.tool)]));
             if outcome.is_err() {
                 break;
@@ -93,14 +93,14 @@ impl StandingRuleService {
         crash_point("after_rule_created");
         (self.deps.rebuild)().await;
         for rule in rules.iter().take(stored) {
-            tracing::info!(rule = %rule.id, tool = %rule.tool, by = %by.name, "a reviewer lets a tool run without review");
-            self.announce(rule, RuleEvent::Created, &by.name, Some(reason));
+            tracing::info!(rule = %rule.id, tool = %rule.tool, by = %reviewer.name, "a reviewer lets a tool run without review");
+            self.announce(rule, RuleEvent::Created, &reviewer.name, Some(reason));
         }
         outcome
     }
 
     /// Returns `true` if the reviewer lets the tool run in its present form, by a rule that has not ended.
-    fn has_already_allowed(&self, route: &ToolRoute, target: &str, by: &Principal) -> bool {
+    fn has_already_allowed(&self, route: &ToolRoute, target: &str, reviewer: &Principal) -> bool {
         self.deps.cache.rules().iter().any(|rule| {
             rule.allows_whole_tool()
                 && !rule.has_ended()
@@ -108,11 +108,11 @@ impl StandingRuleService {
                 && rule.provider == route.provider.name()
                 && rule.tool_hash == route.hash
                 && rule.served_by.as_deref() == Some(target)
-                && Person::from_principal(&rule.creator()).is_same_as(Person::from_principal(by))
+                && Person::from_principal(&rule.creator()).is_same_as(Person::from_principal(reviewer))
         })
     }
 
-    fn check_may_allow(&self, route: &Arc<ToolRoute>, by: &Principal) -> Result<(), McpError> {
+    fn check_may_allow(&self, route: &Arc<ToolRoute>, reviewer: &Principal) -> Result<(), McpError> {
         let refuse = |kind, message: &str| Err(tool_error(kind, message, &route.name));
         if route.definition_status.mark().is_some() {
             let message = "the tool is new, or its definition has changed: accept the definition first";
@@ -127,7 +127,7 @@ impl StandingRuleService {
         match decision.verdict {
             Verdict::Allow => refuse(ErrorKind::ValidationFailed, "the tool runs without review already"),
             Verdict::Deny => refuse(ErrorKind::PolicyDenied, "policy.default denies the tool"),
-            Verdict::Review if !can_approve_alone(&self.deps.reviewers, &decision.terms, by) => refuse(
+            Verdict::Review if !can_approve_alone(&self.deps.reviewers, &decision.terms, reviewer) => refuse(
                 ErrorKind::Forbidden,
                 "its reviews need more than your approval alone (policy.review), so they cannot be skipped",
             ),

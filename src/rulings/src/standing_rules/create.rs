@@ -71,15 +71,15 @@ impl StandingRuleService {
     pub async fn create(
         self: &Arc<Self>,
         change: &Arc<Change>,
-        by: &Principal,
+        reviewer: &Principal,
         request: RuleRequest,
     ) -> Result<Arc<StandingRule>, McpError> {
-        let (this, change, by) = (Arc::clone(self), Arc::clone(change), by.clone());
+        let (this, change, reviewer) = (Arc::clone(self), Arc::clone(change), reviewer.clone());
         run_to_completion(async move {
             let _one_at_a_time = this.rules_lock.lock().await;
             let route = this.deps.routes.load().tool_of_provider(&change.tool, &change.provider);
-            this.check_may_create(&change, route.as_ref(), &by, &request).await?;
-            this.check_limits(&by, 1)?;
+            this.check_may_create(&change, route.as_ref(), &reviewer, &request).await?;
+            this.check_limits(&reviewer, 1)?;
             let now = this.now();
             let validity = request
                 .valid_for_seconds
@@ -106,14 +106,14 @@ impl StandingRuleService {
                 from_change: Some(change.id.clone()),
                 comment: request.comment,
                 expires_at: validity.and_then(|validity| now.checked_add(validity).ok()),
-                ..unrestricted_rule(request.verdict, (&change.provider, &tool, &change.tool_hash), &by, now)
+                ..unrestricted_rule(request.verdict, (&change.provider, &tool, &change.tool_hash), &reviewer, now)
             }
             .with_deadline(now);
             crash_point("before_rule_created");
-            this.store_and_announce(&rule, RuleEvent::Created, &by.name, rule.comment.as_deref()).await?;
+            this.store_and_announce(&rule, RuleEvent::Created, &reviewer.name, rule.comment.as_deref()).await?;
             crash_point("after_rule_created");
             let StandingRule { id, verdict, .. } = &rule;
-            tracing::info!(rule = %id, change = %change.id, by = %by.name, ?verdict, "a standing rule was created");
+            tracing::info!(rule = %id, change = %change.id, by = %reviewer.name, ?verdict, "a standing rule was created");
             Ok(Arc::new(rule))
         })
         .await
@@ -123,7 +123,7 @@ impl StandingRuleService {
         &self,
         change: &Arc<Change>,
         route: Option<&Arc<ToolRoute>>,
-        by: &Principal,
+        reviewer: &Principal,
         request: &RuleRequest,
     ) -> Result<(), McpError> {
         check_validity(request)?;
@@ -133,20 +133,20 @@ impl StandingRuleService {
         }
         check_operation(change, route)?;
         // A rule outlasts the change, so those who may decide only because the change has waited long do not create one.
-        if !self.deps.reviewers.may_decide(&change.terms.reviewers, by) {
+        if !self.deps.reviewers.may_decide(&change.terms.reviewers, reviewer) {
             return Err(forbidden("the change requires other reviewers"));
         }
         if request.verdict == StandingVerdict::Deny {
             return Ok(());
         }
-        self.check_approver(change, by)?;
+        self.check_approver(change, reviewer)?;
         let route = find_unchanged_route(change, route)?;
-        self.check_policy(route, change, by).await
+        self.check_policy(route, change, reviewer).await
     }
 
     /// Checks that the reviewer alone may approve the change.
-    fn check_approver(&self, change: &Change, by: &Principal) -> Result<(), McpError> {
-        let person = Person::from_principal(by);
+    fn check_approver(&self, change: &Change, reviewer: &Principal) -> Result<(), McpError> {
+        let person = Person::from_principal(reviewer);
         if change.proposer_could_be(person) {
             let message = "you cannot allow calls like those that you proposed yourself";
             return Err(McpError::new(ErrorKind::SelfApproval, message));
@@ -156,7 +156,7 @@ impl StandingRuleService {
                            calls";
             return Err(McpError::new(ErrorKind::SelfApproval, message));
         }
-        if !can_approve_alone(&self.deps.reviewers, &change.terms, by) {
+        if !can_approve_alone(&self.deps.reviewers, &change.terms, reviewer) {
             return Err(forbidden(
                 "the change needs several approvals, or a preview or a sign-in for each call, which a standing rule cannot replace",
             ));
@@ -165,7 +165,12 @@ impl StandingRuleService {
     }
 
     /// Checks that the current policy lets the reviewer alone approve the call.
-    async fn check_policy(&self, route: &Arc<ToolRoute>, change: &Arc<Change>, by: &Principal) -> Result<(), McpError> {
+    async fn check_policy(
+        &self,
+        route: &Arc<ToolRoute>,
+        change: &Arc<Change>,
+        reviewer: &Principal,
+    ) -> Result<(), McpError> {
         let decision = current_decision(route, change).await?;
         if decision.mark == Some(AcceptanceMark::OperationUnknown) {
             return Err(forbidden("the tool's recipe does not know the operation; name it in `operations` first"));
@@ -177,7 +182,7 @@ impl StandingRuleService {
             return Err(McpError::new(ErrorKind::PolicyDenied, "the current policy denies such calls"));
         }
         if decision.intended_verdict() == Verdict::Review
-            && !can_approve_alone(&self.deps.reviewers, &decision.terms, by)
+            && !can_approve_alone(&self.deps.reviewers, &decision.terms, reviewer)
         {
             return Err(forbidden("the current policy requires more than your approval alone"));
         }

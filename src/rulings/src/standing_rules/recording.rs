@@ -48,21 +48,21 @@ impl StandingRuleService {
         &self,
         rule: &StandingRule,
         event: RuleEvent,
-        by: &str,
+        actor: &str,
         comment: Option<&str>,
     ) -> Result<(), McpError> {
-        self.record(rule, event.audit_event(), by, comment).await?;
+        self.record(rule, event.audit_event(), actor, comment).await?;
         crash_point("between_rule_and_routes");
         self.deps.cache.upsert(rule);
         (self.deps.rebuild)().await;
-        self.announce(rule, event, by, comment);
+        self.announce(rule, event, actor, comment);
         Ok(())
     }
 
-    pub(super) fn announce(&self, rule: &StandingRule, event: RuleEvent, by: &str, comment: Option<&str>) {
+    pub(super) fn announce(&self, rule: &StandingRule, event: RuleEvent, actor: &str, comment: Option<&str>) {
         let at = self.now().to_string();
         let rule = rule.without_arguments();
-        let event = json!({ "type": event.feed_type(), "at": at, "actor": by, "comment": comment, "rule": rule });
+        let event = json!({ "type": event.feed_type(), "at": at, "actor": actor, "comment": comment, "rule": rule });
         self.deps.feed.publish_live(&event);
     }
 
@@ -71,7 +71,7 @@ impl StandingRuleService {
         &self,
         rule: &StandingRule,
         audit_event: &'static str,
-        by: &str,
+        actor: &str,
         comment: Option<&str>,
     ) -> Result<(), McpError> {
         let uses = rule.uses.get();
@@ -84,7 +84,7 @@ impl StandingRuleService {
             change: rule.from_change.clone().unwrap_or_default(),
             server: if rule.from_change.is_some() { String::new() } else { rule.provider.clone() },
             rules: vec![StandingRule { uses: new_uses, ..rule.clone() }],
-            ..AuditRecord::new(audit_event, self.now(), by, details.to_string())
+            ..AuditRecord::new(audit_event, self.now(), actor, details.to_string())
         };
         let write_result = write(&*self.deps.store, WriteRequest::Record(record)).await;
         write_result.map_err(|error| {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, PoisonError, atomic::Ordering};
 
-use super::{StandingRuleCache, StandingRuleService, now, recording::RuleEvent};
+use super::{StandingRuleService, recording::RuleEvent};
 use countersign_domain::{
     changes::machine::SYSTEM,
     policy::{StandingRule, StandingVerdict},
@@ -14,7 +14,7 @@ use countersign_store::{StoreError, find_newest_entry};
 struct RemoteRuleEvent {
     rule: StandingRule,
     event: RuleEvent,
-    by: String,
+    actor: String,
     comment: Option<String>,
 }
 
@@ -23,9 +23,9 @@ fn find_remote_events(known_rules: &[Arc<StandingRule>], stored: &[StandingRule]
     let mut events = Vec::new();
     for rule in stored {
         let previous = known_rules.iter().find(|known| known.id == rule.id);
-        let mut push = |event, by: &str, comment: Option<&str>| {
-            let (by, comment) = (by.to_owned(), comment.map(str::to_owned));
-            events.push(RemoteRuleEvent { rule: rule.clone(), event, by, comment });
+        let mut push = |event, actor: &str, comment: Option<&str>| {
+            let (actor, comment) = (actor.to_owned(), comment.map(str::to_owned));
+            events.push(RemoteRuleEvent { rule: rule.clone(), event, actor, comment });
         };
         if previous.is_none() {
             push(RuleEvent::Created, &rule.created_by, rule.comment.as_deref());
@@ -44,22 +44,6 @@ fn find_remote_events(known_rules: &[Arc<StandingRule>], stored: &[StandingRule]
         }
     }
     events
-}
-
-impl StandingRuleCache {
-    /// Replaces the rules with the stored ones, but keeps the counters of known rules. Returns `true` if the set or the state of
-    /// the rules differs.
-    fn merge(&self, stored: Vec<StandingRule>) -> bool {
-        let (now, known_rules) = (now(&*self.nodes), self.rules.load_full());
-        let state = |rule: &StandingRule| (rule.id.clone(), rule.has_ended(), rule.orphaned_at);
-        let is_unchanged = known_rules.iter().map(|rule| state(rule)).eq(stored.iter().map(state));
-        let merged = stored.into_iter().map(|rule| match known_rules.iter().find(|known| known.id == rule.id) {
-            Some(known) => Arc::new(StandingRule { uses: known.uses.clone(), deadline: known.deadline, ..rule }),
-            None => Arc::new(rule.with_deadline(now)),
-        });
-        self.rules.store(Arc::new(merged.collect()));
-        !is_unchanged
-    }
 }
 
 impl StandingRuleService {
@@ -84,12 +68,12 @@ impl StandingRuleService {
             (self.deps.rebuild)().await;
         }
         self.is_behind.store(false, Ordering::Release);
-        for RemoteRuleEvent { rule, event, by, comment } in events {
+        for RemoteRuleEvent { rule, event, actor, comment } in events {
             let comment = match comment {
                 None if event == RuleEvent::Revoked => self.find_revocation_comment(&rule).await,
                 comment => comment,
             };
-            self.announce(&rule, event, &by, comment.as_deref());
+            self.announce(&rule, event, &actor, comment.as_deref());
         }
         Ok(())
     }
@@ -137,7 +121,7 @@ mod tests {
         let known = known.map(|rule| Arc::new(rule.clone()));
         find_remote_events(&known, &read.map(Clone::clone))
             .into_iter()
-            .map(|event| (event.rule.id, event.event, event.by))
+            .map(|event| (event.rule.id, event.event, event.actor))
             .collect()
     }
 

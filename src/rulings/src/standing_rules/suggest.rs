@@ -38,8 +38,8 @@ impl StandingRuleService {
     ///
     /// # Errors
     /// `STORE_UNAVAILABLE`
-    pub async fn suggest(&self, change: &Arc<Change>, by: &Principal) -> Result<Suggestions, McpError> {
-        if !self.may_suggest(change, by).await {
+    pub async fn suggest(&self, change: &Arc<Change>, reviewer: &Principal) -> Result<Suggestions, McpError> {
+        if !self.may_suggest(change, reviewer).await {
             return Ok(Suggestions { rules: Vec::new(), is_complete: true });
         }
         let criteria = ChangeCriteria {
@@ -57,8 +57,8 @@ impl StandingRuleService {
     }
 
     /// Returns `true` if the reviewer may create a rule from the change, and if such calls are still reviewed.
-    async fn may_suggest(&self, change: &Arc<Change>, by: &Principal) -> bool {
-        if change.operation == Operation::Delete || !by.role.may_decide() {
+    async fn may_suggest(&self, change: &Arc<Change>, reviewer: &Principal) -> bool {
+        if change.operation == Operation::Delete || !reviewer.role.may_decide() {
             return false;
         }
         let Some(route) = self.deps.routes.load().tool_of_provider(&change.tool, &change.provider) else {
@@ -73,7 +73,7 @@ impl StandingRuleService {
             valid_for_seconds: Some(1),
             comment: Some(String::new()),
         };
-        self.check_may_create(change, Some(&route), by, &request).await.is_ok()
+        self.check_may_create(change, Some(&route), reviewer, &request).await.is_ok()
             && current_decision(&route, change)
                 .await
                 .is_ok_and(|decision| decision.intended_verdict() == Verdict::Review)

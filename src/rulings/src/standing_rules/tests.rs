@@ -1,5 +1,6 @@
 //! Tests of interrupted decisions: the request is dropped, the store fails, or another decision or node comes first.
 
+use arc_swap::ArcSwap;
 use countersign_domain::{
     changes::{ChangeState, retention::redact, testing::change},
     policy::ArgumentPattern,
@@ -7,7 +8,7 @@ use countersign_domain::{
 };
 use countersign_routing::table::RouteTable;
 use countersign_store::{
-    AuditRecord, StoreFuture, StoreLocation, WriteRequest,
+    AuditRecord, Nodes, StoreFuture, StoreLocation, WriteRequest,
     nodes::{Introduction, Node, ServerStates, StoreUpdates},
     write,
 };

@@ -352,14 +352,14 @@ async fn write_is_refused_if_state_differs_from_approval() {
     let issue = t.create_issue(&project, "Bug", "A bug", None).await;
     let write = json!({ "issueId": issue, "priority": "High" });
     let approved = Some(t.preview("update_issue", write.clone()).await.unwrap().fingerprint);
-    let ctx = CallContext { approved_state: approved, ..context("alice", None) };
+    let ctx = CallContext { approved_fingerprint: approved, ..context("alice", None) };
     t.call("update_issue", json!({ "issueId": issue, "title": "Another bug" })).await.unwrap();
     let before = t.dump().await;
     let refused = t.call_as(&ctx, "update_issue", write.clone()).await.unwrap_err();
     assert_eq!((refused.kind, &refused.data["outcome"]), (ErrorKind::ChangeStale, &json!("not_applied")));
     assert_eq!(t.dump().await, before);
     let approved = Some(t.preview("update_issue", write.clone()).await.unwrap().fingerprint);
-    t.call_as(&CallContext { approved_state: approved, ..ctx }, "update_issue", write).await.unwrap();
+    t.call_as(&CallContext { approved_fingerprint: approved, ..ctx }, "update_issue", write).await.unwrap();
 }
 
 /// If the connection to a database server ends during a commit, the node looks up whether the commit was made.

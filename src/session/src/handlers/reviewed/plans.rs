@@ -29,7 +29,7 @@ use countersign_domain::{
 use countersign_protocol::{ErrorKind, McpError, arguments};
 use countersign_provider::previews;
 use countersign_review::{
-    CallIdentity, PlanAnnouncement, Proposal,
+    CallIdentity, PlanAnnouncement, PlanProposal, Proposal,
     gateway_tools::{ProposePlanArgs, plan_result},
 };
 use countersign_routing::{ToolRoute, validate};
@@ -81,8 +81,9 @@ pub(in crate::handlers) async fn propose_plan(
     if let Some(first) = proposals.first_mut() {
         first.idempotency_key = idempotency_key.map(Cow::into_owned);
     }
-    let (changes, title, reason) = (reviews.changes.clone(), plan.title, plan.reason);
-    let steps = store(async move { changes.propose_plan(&title, reason.as_deref(), proposals).await }).await?;
+    let changes = reviews.changes.clone();
+    let plan = PlanProposal { title: plan.title, reason: plan.reason, steps: proposals };
+    let steps = store(async move { changes.propose_plan(plan).await }).await?;
     steps.iter().for_each(|step| log_created(exchange, step));
     Ok(finished_plan(&steps))
 }

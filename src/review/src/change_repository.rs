@@ -1,4 +1,4 @@
-//! The changes in the store, as this node reads, writes and announces them.
+//! The stored changes of this node: where it reads them, writes their transitions and announces them.
 
 use std::sync::Arc;
 
@@ -11,8 +11,9 @@ use countersign_feed::Feed;
 use countersign_protocol::McpError;
 use countersign_store::{Nodes, Store};
 
-/// The store with the writer and the feed of its changes. The upkeep and the recording of outcomes need nothing else.
-pub(super) struct StoredChanges {
+/// The store of the changes, with the writer and the feed of their transitions. The upkeep and the recording of outcomes need
+/// nothing else.
+pub(super) struct ChangeRepository {
     pub config: Arc<ReviewConfig>,
     pub store: Arc<dyn Store>,
     pub nodes: Arc<dyn Nodes>,
@@ -24,7 +25,7 @@ pub(super) struct StoredChanges {
     pub shutdown: Shutdown,
 }
 
-impl StoredChanges {
+impl ChangeRepository {
     /// Returns a change, or `None` if there is none with that id.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
-//! The preview of a step in the light of the earlier steps of its plan.
+//! Previews a step of a plan as the earlier steps will leave its target.
 
-use super::stored_changes::StoredChanges;
+use super::change_repository::ChangeRepository;
 use countersign_domain::changes::{
     Change, ChangeState, Preview,
     plan::{compose_over, is_written_by},
@@ -23,12 +23,12 @@ pub(super) enum StepDependency {
 
 /// Updates the preview of a step to what it will show after the earlier steps that have not run yet.
 pub(super) async fn compose_over_plan(
-    changes: &StoredChanges,
+    repository: &ChangeRepository,
     change: &Change,
     preview: &mut Preview,
 ) -> Result<StepDependency, StoreError> {
     let Some(plan) = change.plan.as_ref().filter(|plan| plan.index > 0) else { return Ok(StepDependency::Independent) };
-    let mut writers = changes.store.plan(&plan.id).await?;
+    let mut writers = repository.store.plan(&plan.id).await?;
     writers.retain(|step| step.plan.as_ref().is_some_and(|earlier| earlier.index < plan.index));
     let is_edited = writers.iter().any(|step| !step.edits.is_empty());
     writers.retain(|step| is_written_by(step, &change.provider, preview));
