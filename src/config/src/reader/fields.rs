@@ -1,17 +1,13 @@
 //! Reads the keys of one map below a key of the configuration, such as one server, webhook or rule.
 
-use std::{
-    ops::RangeInclusive,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
 
 use super::{Reader, SourcedNode};
 use crate::{
     environment::Environment,
-    error::{Origin, ValueError, invalid, quoted, quoted_key},
+    error::{Origin, ValueError, invalid, quoted_key},
     tree::{KeyValue, LocatedNode, Node},
-    values::{Kind, KindInput, describe, duration, read_text},
+    values::{Kind, KindInput, describe, read_text},
     variables,
 };
 use countersign_protocol::suggest;
@@ -68,7 +64,8 @@ impl<'a> Fields<'a> {
         &self.reader.env
     }
 
-    fn input<'n>(&'n self, node: &'n Node) -> KindInput<'n> {
+    /// Returns the input from which a kind reads this part of the map.
+    pub(crate) fn input<'n>(&'n self, node: &'n Node) -> KindInput<'n> {
         KindInput { node, is_textual: false, env: &self.reader.env, base: self.base() }
     }
 
@@ -160,20 +157,6 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Reads a text without expanding variables.
-    pub(crate) fn text(&mut self, name: &str) -> Option<String> {
-        self.parse(name, read_text)
-    }
-
-    /// Reads a map of durations by glob in its written order.
-    pub(crate) fn durations(&mut self, name: &str, range: RangeInclusive<Duration>) -> Vec<(String, Duration)> {
-        let kind = duration(range);
-        self.map_entries(name, |f, entry| {
-            check_glob(&entry.key)?;
-            Ok((entry.key.clone(), kind.read(&f.input(&entry.value.node))?))
-        })
-    }
-
     /// Parses each entry of a map, and reports those that fail. Returns none if the key is missing.
     pub(crate) fn map_entries<T>(
         &mut self,
@@ -239,13 +222,6 @@ impl<'a> Fields<'a> {
         all
     }
 
-    pub(crate) fn globs(&mut self, name: &str) -> Vec<String> {
-        self.parse_items(name, |_, node| {
-            let text = read_text(node)?;
-            check_glob(&text).map(|()| text)
-        })
-    }
-
     /// Returns a reader of a nested map with these keys.
     pub(crate) fn section(&mut self, name: &str, keys: &[&str]) -> Option<Fields<'_>> {
         let value = self.value_of(name)?;
@@ -301,14 +277,4 @@ pub(crate) fn expand_text(node: &Node, env: &Environment) -> Result<ExpandedText
         return Err(invalid("the text contains a NUL character", "Take it out."));
     }
     Ok(ExpandedText { source: written.clone(), value })
-}
-
-fn check_glob(text: &str) -> Result<(), ValueError> {
-    let remedy = || "Write a tool's own name; * stands for any characters.".to_owned();
-    if text.is_empty() {
-        return Err(invalid("the pattern is empty", remedy()));
-    }
-    globset::Glob::new(text)
-        .map(drop)
-        .map_err(|error| invalid(format!("{} is not a pattern: {}", quoted(text), error.kind()), remedy()))
 }

@@ -120,7 +120,7 @@ pub(super) fn read(f: &mut Fields<'_>) -> Option<(UpstreamTarget, String)> {
 /// Reads `transport`, or `type` as desktop clients write it, and returns the key that was used.
 fn read_transport(f: &mut Fields<'_>) -> Option<(&'static str, Transport)> {
     let mut read = |key: &'static str| {
-        let text = f.text(key)?;
+        let text = f.parse(key, read_text)?;
         let word: String = text.chars().filter(|c| !matches!(c, '-' | '_' | ' ')).collect();
         let transport = match word.to_ascii_lowercase().as_str() {
             "stdio" | "local" => Transport::Stdio,
