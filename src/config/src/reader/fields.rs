@@ -85,11 +85,6 @@ impl<'a> Fields<'a> {
         self.reader.add_setting(key, value);
     }
 
-    /// Notes that the map is a disabled server whose tools have this prefix.
-    pub(crate) fn note_disabled_prefix(&mut self, prefix: &str) {
-        self.reader.disabled_prefixes.push(prefix.to_owned());
-    }
-
     /// Returns the keys among these that the map has.
     pub(crate) fn present_keys<const N: usize>(&self, names: [&'static str; N]) -> Vec<&'static str> {
         names.into_iter().filter(|name| self.has(name)).collect()

@@ -163,7 +163,7 @@ impl Reader {
     pub(super) fn read_map<T>(
         &mut self,
         map: &NamedMap,
-        read_entry: impl Fn(&str, &mut Fields<'_>) -> Option<T>,
+        mut read_entry: impl FnMut(&str, &mut Fields<'_>) -> Option<T>,
     ) -> Vec<T> {
         let NamedMap { key, noun, example, max_entries, check_name, show } = map;
         let Some(sourced) = self.sourced_node(key) else { return Vec::new() };

@@ -98,7 +98,16 @@ const MAP: NamedMap = NamedMap {
 
 /// Reads every server that is not disabled.
 pub(super) fn read(r: &mut Reader) -> Vec<UpstreamConfig> {
-    let all = r.read_map(&MAP, read_server);
+    let mut disabled_prefixes = Vec::new();
+    let all = r.read_map(&MAP, |name, f| {
+        if f.read("disabled", boolean()) == Some(true) {
+            let prefix = f.value_of("prefix").and_then(|value| value.node.as_text());
+            disabled_prefixes.extend(prefix.map(str::to_owned));
+            return None;
+        }
+        read_server(name, f)
+    });
+    r.disabled_prefixes = disabled_prefixes;
     check_uri_slugs(r, &all);
     check_fallbacks(r, &all);
     all
@@ -121,12 +130,6 @@ fn check_name(name: &str) -> Result<(), ValueError> {
 }
 
 fn read_server(name: &str, f: &mut Fields<'_>) -> Option<UpstreamConfig> {
-    if f.read("disabled", boolean()) == Some(true) {
-        if let Some(Node::Text(prefix)) = f.value_of("prefix").map(|value| &value.node) {
-            f.note_disabled_prefix(prefix);
-        }
-        return None;
-    }
     f.reject_unknown_keys(&KEYS);
     for key in f.present_keys(["autoApprove", "alwaysAllow"]) {
         f.warn(&format!("{key} is ignored: the policy and trust_annotations decide what runs without review"));
