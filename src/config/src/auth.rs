@@ -24,7 +24,6 @@ pub use oidc::OidcConfig;
 const KEY: &str = "auth.tokens";
 const ISSUER_KEYS: [&str; 6] = ["issuer", "audiences", "roles", "groups", "introspection", "tls"];
 const DEFAULT_GROUPS_CLAIM: &str = "groups";
-const INTROSPECTION_KEYS: [&str; 2] = ["client_id", "client_secret"];
 /// The longest issuer, which is part of the name of every principal of its tokens.
 const MAX_ISSUER_CHARS: usize = 200;
 const LIST: MapList = MapList {
@@ -151,7 +150,7 @@ fn read_issuer(f: &mut Fields<'_>, oidc: Option<&OidcConfig>) -> Option<TokenIss
         );
     }
     let groups_claim = read_groups_claim(f);
-    let introspection = f.section("introspection", &INTROSPECTION_KEYS).and_then(|mut client| {
+    let introspection = f.section("introspection", &["client_id", "client_secret"]).and_then(|mut client| {
         let id = client.parse("client_id", |node| read_visible_text(node, 200));
         let secret = client.expanded_text("client_secret");
         for (key, is_given) in [("client_id", id.is_some()), ("client_secret", secret.is_some())] {

@@ -17,7 +17,7 @@ use crate::{
 use countersign_domain::principal::Role;
 
 const KEY: &str = "auth.oidc";
-pub(super) const KEYS: [&str; 10] =
+const KEYS: [&str; 10] =
     ["issuer", "client_id", "client_secret", "cli_client_id", "scopes", "roles", "groups", "require", "refresh", "tls"];
 const DEFAULT_SCOPES: [&str; 4] = ["openid", "email", "profile", "groups"];
 const DEFAULT_REFRESH: Duration = Duration::from_secs(60);

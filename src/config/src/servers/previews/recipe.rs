@@ -38,12 +38,8 @@ pub(super) const RECIPE_KEYS: [&str; 15] = [
     "variants",
     "operations",
 ];
-const CONFIRM_KEYS: [&str; 2] = ["question", "answer"];
-const DRY_RUN_KEYS: [&str; 7] = ["arguments", "label", "text", "lines", "as", "must_fail", "reads_as"];
-const READS_AS_KEYS: [&str; 2] = ["tool", "arguments"];
 const BEFORE_KEYS: [&str; 10] =
     ["tool", "for_each", "arguments", "text", "as", "keep", "ignore", "lines", "missing", "must_fail"];
-const VERIFY_KEYS: [&str; 9] = ["tool", "arguments", "text", "as", "keep", "ignore", "lines", "missing", "after"];
 const READ_KEYS: [&str; 12] = [
     "label",
     "tool",
@@ -58,9 +54,6 @@ const READ_KEYS: [&str; 12] = [
     "missing",
     "must_fail",
 ];
-
-const SQL_KEYS: [&str; 4] = ["dialect", "statement", "query", "rows"];
-const SQL_QUERY_KEYS: [&str; 3] = ["tool", "argument", "arguments"];
 
 /// The rows of a statement that a preview shows, unless the recipe says otherwise.
 const DEFAULT_SQL_ROWS: usize = 50;
@@ -80,7 +73,7 @@ const OPERATIONS: [&str; 4] = ["create", "update", "delete", "call"];
 pub(super) fn read_recipe(f: &mut Fields<'_>, tried: &[String]) -> Option<Recipe> {
     let mut recipe = read_keys(f, false);
     recipe.tried = f.parse("tried", parse_tried_texts).unwrap_or_else(|| tried.to_vec());
-    recipe.sql = f.section("sql", &SQL_KEYS).and_then(|mut sql| read_sql(&mut sql)).map(Arc::new);
+    recipe.sql = read_sql(f).map(Arc::new);
     if f.has("sql") {
         check_sql(f, &recipe);
     } else if f.has("operations") {
@@ -120,16 +113,17 @@ pub(super) fn read_keys(f: &mut Fields<'_>, is_per_element: bool) -> Recipe {
         summary: read_template(f, "summary", ARGUMENT_VARIABLES),
         after: read_state_after(f, after_variables),
         before,
-        dry_run: f.section("dry_run", &DRY_RUN_KEYS).and_then(|mut dry_run| read_dry_run(&mut dry_run)),
+        dry_run: read_dry_run(f),
         reads: read_preview_reads(f),
-        verify: f.section("verify", &VERIFY_KEYS).and_then(|mut verify| read_verification(&mut verify)),
-        confirm: f.section("confirm", &CONFIRM_KEYS).and_then(|mut confirm| read_confirmation(&mut confirm)),
+        verify: read_verification(f),
+        confirm: read_confirmation(f),
         ..Recipe::default()
     }
 }
 
 /// Reads how the statements of a tool that runs SQL are shown.
 fn read_sql(f: &mut Fields<'_>) -> Option<SqlRecipe> {
+    let f = &mut f.section("sql", &["dialect", "statement", "query", "rows"])?;
     let dialect = f.parse("dialect", |node| {
         let names = Dialect::VARIANTS.iter().map(|dialect| (<&str>::from(dialect), SqlDialect::Fixed(*dialect)));
         let names: Vec<_> = names.chain([("title", SqlDialect::InTitle)]).collect();
@@ -139,7 +133,7 @@ fn read_sql(f: &mut Fields<'_>) -> Option<SqlRecipe> {
         named_dialect.map(|(_, dialect)| *dialect).ok_or_else(error)
     });
     let statement = read_expression(f, "statement", ARGUMENT_VARIABLES);
-    let query = f.section("query", &SQL_QUERY_KEYS).and_then(|mut query| {
+    let query = f.section("query", &["tool", "argument", "arguments"]).and_then(|mut query| {
         let arguments = read_record(&mut query, "arguments", ARGUMENT_VARIABLES);
         let (tool, argument) = (read_text(&mut query, "tool"), read_text(&mut query, "argument"));
         Some(SqlQuery { tool: tool?, argument: argument?, arguments })
@@ -209,6 +203,8 @@ enum ReadPhase {
 }
 
 fn read_verification(f: &mut Fields<'_>) -> Option<RecipeVerification> {
+    let keys = ["tool", "arguments", "text", "as", "keep", "ignore", "lines", "missing", "after"];
+    let f = &mut f.section("verify", &keys)?;
     let after = read_state_after(f, RESULT_VARIABLES);
     let read = read_preview_read(f, ReadPhase::Verification)?;
     Some(RecipeVerification { read, after })
@@ -231,6 +227,7 @@ fn read_state_after(f: &mut Fields<'_>, variables: &'static Variables) -> Option
 }
 
 fn read_dry_run(f: &mut Fields<'_>) -> Option<DryRun> {
+    let f = &mut f.section("dry_run", &["arguments", "label", "text", "lines", "as", "must_fail", "reads_as"])?;
     let arguments = f.map_entries("arguments", |_, KeyValue { key, value, .. }| {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '$');
         if key.is_empty() || !key.chars().all(is_plain) {
@@ -248,12 +245,13 @@ fn read_dry_run(f: &mut Fields<'_>) -> Option<DryRun> {
     let pick = read_selector(f, ARGUMENT_VARIABLES, SELECTOR_VARIABLES);
     let display_format = f.read("as", variant()).unwrap_or_default();
     let must_fail = f.parse("must_fail", parse_pattern);
-    let reads_as =
-        f.section("reads_as", &READS_AS_KEYS).and_then(|mut read| read_preview_read(&mut read, ReadPhase::Review));
+    let reads_as = f.section("reads_as", &["tool", "arguments"]);
+    let reads_as = reads_as.and_then(|mut read| read_preview_read(&mut read, ReadPhase::Review));
     Some(DryRun { arguments, label, pick, display_format, must_fail, reads_as, is_trusted: true })
 }
 
 fn read_confirmation(f: &mut Fields<'_>) -> Option<Confirmation> {
+    let f = &mut f.section("confirm", &["question", "answer"])?;
     let answer = read_record(f, "answer", ARGUMENT_VARIABLES);
     if !f.has("question") {
         f.report("", "it does not say which `question` it answers", "Write question: and a regular expression.");
