@@ -155,8 +155,7 @@ fn read_issuer(f: &mut Fields<'_>, oidc: Option<&OidcConfig>) -> Option<TokenIss
         let secret = client.expanded_text("client_secret");
         for (key, is_given) in [("client_id", id.is_some()), ("client_secret", secret.is_some())] {
             if !is_given && !client.has(key) {
-                client.report(
-                    "",
+                client.report_map(
                     format!("{key} is missing"),
                     "Name the client that the provider knows for the gateway.",
                 );
@@ -183,7 +182,7 @@ fn read_issuer(f: &mut Fields<'_>, oidc: Option<&OidcConfig>) -> Option<TokenIss
 /// Reads the issuer identifier, and reports a missing one.
 fn read_required_issuer(f: &mut Fields<'_>) -> Option<String> {
     if !f.has("issuer") {
-        f.report("", "the issuer is missing", "Write issuer: https://id.example.com.");
+        f.report_map("the issuer is missing", "Write issuer: https://id.example.com.");
     }
     read_issuer_url(f)
 }

@@ -72,7 +72,7 @@ fn read_provider(f: &mut Fields<'_>) -> Option<OidcConfig> {
         [("issuer", "Write issuer: https://id.example.com."), ("client_id", "Name the client that the provider knows.")]
     {
         if !f.has(key) {
-            f.report("", format!("{key} is missing"), remedy);
+            f.report_map(format!("{key} is missing"), remedy);
         }
     }
     let issuer = read_issuer_url(f);

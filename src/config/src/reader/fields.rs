@@ -91,8 +91,7 @@ impl<'a> Fields<'a> {
     }
 
     fn push_problem(&mut self, origin: Origin, name: &str, error: ValueError) {
-        let key = if name.is_empty() { self.key.clone() } else { format!("{}.{name}", self.key) };
-        self.reader.report(&key, origin, error);
+        self.reader.report(&format!("{}.{name}", self.key), origin, error);
     }
 
     /// Reports a problem with a part of a value, to which `name` is the path.
@@ -100,7 +99,12 @@ impl<'a> Fields<'a> {
         self.push_problem(self.sourced.origin_of_node(located), name, error);
     }
 
-    /// Reports a problem with the value of a key, or with the whole map if `name` is empty.
+    /// Reports a problem with the whole map, such as a missing key.
+    pub(crate) fn report_map(&mut self, message: impl Into<String>, remedy: impl Into<String>) {
+        self.reader.report(&self.key, self.origin.clone(), invalid(message, remedy));
+    }
+
+    /// Reports a problem with the value of a key.
     pub(crate) fn report(&mut self, name: &str, message: impl Into<String>, remedy: impl Into<String>) {
         let error = invalid(message, remedy);
         match self.value_of(name) {

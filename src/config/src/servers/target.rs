@@ -103,7 +103,7 @@ pub(super) fn read(f: &mut Fields<'_>) -> Option<(UpstreamTarget, String)> {
             Some((target, label))
         }
         (false, []) => {
-            f.report("", "the server has neither a command nor a url", "Give one of the two.");
+            f.report_map("the server has neither a command nor a url", "Give one of the two.");
             None
         }
         (true, &[key, ..]) => {

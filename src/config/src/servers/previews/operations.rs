@@ -87,7 +87,7 @@ fn read_variants(f: &mut Fields<'_>, defaults: &Recipe) -> Vec<RecipeVariant> {
         let mut fields = f.nested("variants", item, &keys)?;
         let when = read_expression(&mut fields, "when", ARGUMENT_VARIABLES);
         if !fields.has("when") {
-            fields.report("", "the variant has no condition", "Write when: 'arguments.method == \"update\"'.");
+            fields.report_map("the variant has no condition", "Write when: 'arguments.method == \"update\"'.");
         }
         let is_per_element = defaults.before.as_ref().is_some_and(|before| before.for_each.is_some());
         let recipe = with_defaults(read_keys(&mut fields, is_per_element), defaults);

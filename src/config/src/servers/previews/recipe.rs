@@ -148,7 +148,7 @@ fn read_sql(f: &mut Fields<'_>) -> Option<SqlRecipe> {
     if (dialect.is_none() || statement.is_none() || query.is_none()) && !f.has_problems() {
         let remedy =
             "Write { dialect: postgres, statement: arguments.sql, query: { tool: execute_sql, argument: sql } }.";
-        f.report("", "`sql` needs `dialect`, `statement`, and `query` with its `tool` and `argument`", remedy);
+        f.report_map("`sql` needs `dialect`, `statement`, and `query` with its `tool` and `argument`", remedy);
     }
     Some(SqlRecipe { dialect: dialect?, statement: statement?, query: query?, rows, is_trusted: true })
 }
@@ -163,8 +163,7 @@ fn check_sql(f: &mut Fields<'_>, recipe: &Recipe) {
         || f.has("variants")
         || f.has("operations");
     if !f.has_problems() && has_others {
-        f.report(
-            "",
+        f.report_map(
             "`sql` cannot be combined with other methods",
             "Leave out dry_run, before, after, reads, variants and operations.",
         );
@@ -183,9 +182,9 @@ pub(super) fn check_methods(f: &mut Fields<'_>, recipe: &Recipe) {
     {
         let remedy = "Give both, leave out `before` with operation: create or `after` with operation: delete, or show the \
                       present state alone with reads.";
-        f.report("", "`before` and `after` belong together", remedy);
+        f.report_map("`before` and `after` belong together", remedy);
     } else if recipe.dry_run.is_none() && recipe.before.is_none() && recipe.reads.is_empty() {
-        f.report("", "the recipe shows nothing", "Give dry_run, before and after, or reads; or write none.");
+        f.report_map("the recipe shows nothing", "Give dry_run, before and after, or reads; or write none.");
     } else if recipe.after.is_none() && !deletes && recipe.verify.as_ref().is_some_and(|verify| verify.after.is_none())
     {
         let remedy = "Give it an after with the value that is there if the call did what it should.";
@@ -239,7 +238,7 @@ fn read_dry_run(f: &mut Fields<'_>) -> Option<DryRun> {
         f.report("arguments", format!("more than {MAX_DRY_RUN_ARGUMENTS} arguments"), "Take some out.");
     }
     if !f.has_problems() && arguments.is_empty() {
-        f.report("", "a dry run without arguments would be the call itself", "Write arguments: { dryRun: true }.");
+        f.report_map("a dry run without arguments would be the call itself", "Write arguments: { dryRun: true }.");
     }
     let label = read_text(f, "label");
     let pick = read_selector(f, ARGUMENT_VARIABLES, SELECTOR_VARIABLES);
@@ -254,7 +253,7 @@ fn read_confirmation(f: &mut Fields<'_>) -> Option<Confirmation> {
     let f = &mut f.section("confirm", &["question", "answer"])?;
     let answer = read_record(f, "answer", ARGUMENT_VARIABLES);
     if !f.has("question") {
-        f.report("", "it does not say which `question` it answers", "Write question: and a regular expression.");
+        f.report_map("it does not say which `question` it answers", "Write question: and a regular expression.");
     }
     let question = f.parse("question", parse_pattern)?;
     Some(Confirmation { question, answer, is_trusted: true })
@@ -294,7 +293,7 @@ fn read_preview_read(f: &mut Fields<'_>, phase: ReadPhase) -> Option<PreviewRead
     let display_format = f.read("as", variant()).unwrap_or_default();
     if !f.has("tool") {
         let remedy = "Write tool: and the name that the server gives it.";
-        f.report("", "the read does not say which `tool` it calls", remedy);
+        f.report_map("the read does not say which `tool` it calls", remedy);
     }
     let tool = read_text(f, "tool")?;
     let label = label.unwrap_or_else(|| TextTemplate::Literal(tool.as_str().into()));
