@@ -1,4 +1,8 @@
 //! Reads typed values from the merged layers, and records every key with its value and origin.
+//!
+//! A `Node` (`tree.rs`) is a value as it was parsed, and a [`SourcedNode`] also knows the layer that it comes from. A `Kind`
+//! (`values.rs`) reads a node as a typed value, and formats that value again. [`Reader`] has one node for each key of the
+//! configuration; `Fields` reads the keys of a map inside such a node, such as one server.
 
 pub(super) mod fields;
 
