@@ -130,10 +130,12 @@ fn read_model(r: &mut Reader, key: &'static str, timeout: Duration) -> Option<Mo
     let mismatch = |other: &Node| {
         invalid(format!("expected an endpoint, found {}", describe(other)), format!("{ENDPOINT_REMEDY} Or null."))
     };
-    r.read_optional_map(key, mismatch, |f| {
-        f.add_setting(key, format_model(&to_json_map(f.entries)));
-        read_endpoint(f, timeout)
-    })
+    let (shown, endpoint) = r.read_optional_map(key, mismatch, |f| {
+        let shown = format_model(&to_json_map(f.entries));
+        Some((shown, read_endpoint(f, timeout)?))
+    })?;
+    r.add_setting(key, shown);
+    Some(endpoint)
 }
 
 fn read_endpoint(f: &mut Fields<'_>, timeout: Duration) -> Option<ModelEndpoint> {

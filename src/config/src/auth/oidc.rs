@@ -49,7 +49,9 @@ pub struct OidcConfig {
 }
 
 pub(super) fn read(r: &mut Reader) -> Option<OidcConfig> {
-    read_provider_map(r, read_provider)
+    let provider = read_provider_map(r, read_provider)?;
+    r.add_setting(KEY, provider.show());
+    Some(provider)
 }
 
 /// Reads only the issuer.
@@ -111,7 +113,6 @@ fn read_provider(f: &mut Fields<'_>) -> Option<OidcConfig> {
         );
     }
     f.read_into("refresh", duration(REFRESH_RANGE), &mut config.refresh);
-    f.add_setting(KEY, config.show());
     (!f.has_problems()).then_some(config)
 }
 

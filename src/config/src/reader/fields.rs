@@ -80,11 +80,6 @@ impl<'a> Fields<'a> {
         self.value_of(name).is_some()
     }
 
-    /// Records the map for `config show`.
-    pub(crate) fn add_setting(&mut self, key: &'static str, value: String) {
-        self.reader.add_setting(key, value);
-    }
-
     /// Returns the keys among these that the map has.
     pub(crate) fn present_keys<const N: usize>(&self, names: [&'static str; N]) -> Vec<&'static str> {
         names.into_iter().filter(|name| self.has(name)).collect()

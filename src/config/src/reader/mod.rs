@@ -144,7 +144,7 @@ impl Reader {
         sourced
     }
 
-    /// Reads a map that may be `null`. `mismatch` returns the error of any other value.
+    /// Reads a map that may be `null`. `mismatch` returns the error of any other value. The caller records the setting of a map.
     pub(super) fn read_optional_map<T>(
         &mut self,
         key: &'static str,
