@@ -75,6 +75,8 @@ pub(crate) const KEYS: [&str; 37] = [
     "autoApprove",
     "alwaysAllow",
 ];
+/// The keys of an address: ours, and the spellings of two clients.
+pub(crate) const URL_KEYS: [&str; 3] = ["url", "serverUrl", "httpUrl"];
 const BREAKER_KEYS: [&str; 3] = ["threshold", "window", "cooldown"];
 const LISTS_KEYS: [&str; 3] = ["entries", "bytes", "pages"];
 const TOOLS_KEYS: [&str; 2] = ["allow", "deny"];

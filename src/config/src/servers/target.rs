@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, path::Path};
 use actix_web::http::header::{HeaderName, HeaderValue};
 use url::Url;
 
-use super::{oauth, redaction};
+use super::{URL_KEYS, oauth, redaction};
 use crate::reader::fields::{ExpandedText, Fields, expand_text};
 use crate::{
     Secret, UpstreamTarget, UrlTransport,
@@ -55,8 +55,6 @@ const PRIVATE_CLIENT_HEADERS: [&str; 9] = [
 /// Prefixes of such headers.
 const PRIVATE_CLIENT_HEADER_PREFIXES: [&str; 4] = ["mcp-", "proxy-", "x-countersign-", "x-forwarded-"];
 
-/// The keys of an address: ours, and the spellings of two clients.
-const URL_KEYS: [&str; 3] = ["url", "serverUrl", "httpUrl"];
 const COMMAND_ONLY_KEYS: [&str; 4] = ["args", "env", "cwd", "allow_own_files"];
 const URL_ONLY_KEYS: [&str; 5] = ["headers", "replicas", "forward_headers", "tls", oauth::KEY];
 
