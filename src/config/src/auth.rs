@@ -24,7 +24,6 @@ pub use oidc::OidcConfig;
 const KEY: &str = "auth.tokens";
 const ISSUER_KEYS: [&str; 6] = ["issuer", "audiences", "roles", "groups", "introspection", "tls"];
 const DEFAULT_GROUPS_CLAIM: &str = "groups";
-const INTROSPECTION_KEYS: [&str; 2] = ["client_id", "client_secret"];
 /// The longest issuer, which is part of the name of every principal of its tokens.
 const MAX_ISSUER_CHARS: usize = 200;
 const LIST: MapList = MapList {
@@ -151,13 +150,12 @@ fn read_issuer(f: &mut Fields<'_>, oidc: Option<&OidcConfig>) -> Option<TokenIss
         );
     }
     let groups_claim = read_groups_claim(f);
-    let introspection = f.section("introspection", &INTROSPECTION_KEYS).and_then(|mut client| {
+    let introspection = f.section("introspection", &["client_id", "client_secret"]).and_then(|mut client| {
         let id = client.parse("client_id", |node| read_visible_text(node, 200));
         let secret = client.expanded_text("client_secret");
         for (key, is_given) in [("client_id", id.is_some()), ("client_secret", secret.is_some())] {
             if !is_given && !client.has(key) {
-                client.report(
-                    "",
+                client.report_map(
                     format!("{key} is missing"),
                     "Name the client that the provider knows for the gateway.",
                 );
@@ -184,7 +182,7 @@ fn read_issuer(f: &mut Fields<'_>, oidc: Option<&OidcConfig>) -> Option<TokenIss
 /// Reads the issuer identifier, and reports a missing one.
 fn read_required_issuer(f: &mut Fields<'_>) -> Option<String> {
     if !f.has("issuer") {
-        f.report("", "the issuer is missing", "Write issuer: https://id.example.com.");
+        f.report_map("the issuer is missing", "Write issuer: https://id.example.com.");
     }
     read_issuer_url(f)
 }

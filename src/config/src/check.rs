@@ -135,9 +135,9 @@ pub(super) fn report_conflicts(config: &Config, r: &mut Reader) {
 
 fn report_tls_conflicts(config: &Config, r: &mut Reader) {
     let is_set = |key: &str| r.settings.iter().any(|s| s.key == key && s.value != "null");
-    let (has, lacks) = if is_set("tls.cert") { ("tls.cert", "tls.key") } else { ("tls.key", "tls.cert") };
-    if is_set(has) && !is_set(lacks) {
-        r.report_at_origin(has, format!("{lacks} is missing"), "Give both, or neither.");
+    let (given, missing) = if is_set("tls.cert") { ("tls.cert", "tls.key") } else { ("tls.key", "tls.cert") };
+    if is_set(given) && !is_set(missing) {
+        r.report_at_origin(given, format!("{missing} is missing"), "Give both, or neither.");
     }
     if let Some(tls) = &config.tls {
         for (key, path) in [("tls.cert", &tls.cert), ("tls.key", &tls.key)] {

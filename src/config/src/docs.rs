@@ -98,7 +98,7 @@ pub(super) fn read(r: &mut Reader) -> DocsConfig {
 fn read_project(name: &str, f: &mut Fields<'_>) -> Option<DocsProject> {
     f.reject_unknown_keys(&PROJECT_KEYS);
     if !f.has("root") {
-        f.report("", "the project has no root", "Write root: /srv/handbook.");
+        f.report_map("the project has no root", "Write root: /srv/handbook.");
     }
     let root = f.expanded_text("root").and_then(|text| {
         let root = f.env().expand_path(&text.value, f.base());
@@ -130,17 +130,19 @@ fn read_model(r: &mut Reader, key: &'static str, timeout: Duration) -> Option<Mo
     let mismatch = |other: &Node| {
         invalid(format!("expected an endpoint, found {}", describe(other)), format!("{ENDPOINT_REMEDY} Or null."))
     };
-    r.read_optional_map(key, mismatch, |f| {
-        f.add_setting(key, format_model(&to_json_map(f.entries)));
-        read_endpoint(f, timeout)
-    })
+    let (shown, endpoint) = r.read_optional_map(key, mismatch, |f| {
+        let shown = format_model(&to_json_map(f.entries));
+        Some((shown, read_endpoint(f, timeout)?))
+    })?;
+    r.add_setting(key, shown);
+    Some(endpoint)
 }
 
 fn read_endpoint(f: &mut Fields<'_>, timeout: Duration) -> Option<ModelEndpoint> {
     f.reject_unknown_keys(&MODEL_KEYS);
     for name in ["url", "model"] {
         if !f.has(name) {
-            f.report("", format!("the endpoint has no {name}"), ENDPOINT_REMEDY);
+            f.report_map(format!("the endpoint has no {name}"), ENDPOINT_REMEDY);
         }
     }
     let url = f.expanded_text("url").and_then(|text| f.accept("url", parse_address(text.value.trim())));

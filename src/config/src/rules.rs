@@ -60,7 +60,7 @@ pub(super) fn read(r: &mut Reader, review: &Arc<Terms>, groups: &Groups) -> Vec<
         }
         if let Some(other) = labels.iter().position(|label| *label == rule.label) {
             let message = format!("the rules {} and {number} have the same name", other + 1);
-            fields.report("", message, "Give each a name of its own.");
+            fields.report_map(message, "Give each a name of its own.");
         }
         labels.push(Arc::clone(&rule.label));
         (!is_disabled).then_some(rule)
@@ -106,7 +106,7 @@ fn read_rule(f: &mut Fields<'_>, number: usize, review: &Arc<Terms>, groups: &Gr
     if f.has("then") {
         f.read_into("then", variant(), &mut rule.then);
     } else {
-        f.report("", format!("rule {number} has no `then`"), "Write then: allow, review or deny.");
+        f.report_map(format!("rule {number} has no `then`"), "Write then: allow, review or deny.");
     }
     check_non_tool_targets(f, &rule, number);
     match f.present_keys(terms::TERM_KEYS).first() {
@@ -136,14 +136,14 @@ fn check_non_tool_targets(f: &mut Fields<'_>, rule: &Rule, number: usize) {
     let names = format!("rule {number} names resources, prompts or methods");
     if rule.then == Verdict::Review {
         let message = format!("{names} and says review, but only calls of tools can be reviewed");
-        f.report("", message, "Write then: allow or then: deny, and a rule of its own for tools.");
+        f.report_map(message, "Write then: allow or then: deny, and a rule of its own for tools.");
     }
     if rule.annotations != AnnotationsMatch::default() {
-        f.report("", format!("{names} and asks for annotations, which only tools have"), "Split it into two rules.");
+        f.report_map(format!("{names} and asks for annotations, which only tools have"), "Split it into two rules.");
     }
     if rule.when.as_ref().is_some_and(|when| when.uses("arguments") || when.uses("tool")) {
         let message = format!("{names}, and its condition looks at a tool or its arguments");
-        f.report("", message, "Split it into two rules; here `when` may look at principal and session.");
+        f.report_map(message, "Split it into two rules; here `when` may look at principal and session.");
     }
 }
 

@@ -148,7 +148,7 @@ fn read_webhook(name: &str, f: &mut Fields<'_>) -> Option<WebhookConfig> {
     let keys: Vec<SigningKey> =
         ["secret", "previous_secret"].into_iter().filter_map(|name| read_signing_key(f, name)).collect();
     if format == DeliveryFormat::Json && !f.has("secret") {
-        f.report("", "the webhook has no secret to sign with", SECRET_REMEDY);
+        f.report_map("the webhook has no secret to sign with", SECRET_REMEDY);
     }
     let mut events = f.parse_items("events", |_, node| {
         let pattern = parse_glob(node, "of event types")?;
@@ -233,7 +233,7 @@ fn read_signing_key(f: &mut Fields<'_>, name: &str) -> Option<SigningKey> {
 
 fn read_url(f: &mut Fields<'_>, allow_http: bool) -> Option<WebhookUrl> {
     if !f.has("url") {
-        f.report("", "the webhook has no url", "Write url: https://….");
+        f.report_map("the webhook has no url", "Write url: https://….");
         return None;
     }
     let text = f.expanded_text("url")?;

@@ -16,7 +16,7 @@ pub trait Reconfigurable: Send + Sync + 'static {
     /// `strict` is `true` if a new conflict of their names is an error. To restore earlier servers, it is `false`.
     async fn apply_servers(&self, servers: &[UpstreamConfig], strict: bool) -> Result<(), String>;
     /// Replaces the webhooks by exactly these; a webhook that remains, even disabled, keeps its position in the feed.
-    async fn apply_webhooks(&self, now: &WebhooksConfig) -> Result<(), String>;
+    async fn apply_webhooks(&self, webhooks: &WebhooksConfig) -> Result<(), String>;
     /// Replaces the issuers of access tokens; tokens of others are no longer accepted.
     fn apply_issuers(&self, issuers: &[TokenIssuer]);
     /// Replaces the identity provider with which people sign in.

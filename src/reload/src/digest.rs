@@ -43,7 +43,7 @@ pub fn target_digest(target: &UpstreamTarget, salt: &[u8; 16]) -> String {
 }
 
 fn hash_target(hasher: &mut PartHasher, target: &UpstreamTarget) {
-    let pairs = |hasher: &mut PartHasher, pairs: Vec<(&String, &Secret)>| {
+    let add_pairs = |hasher: &mut PartHasher, pairs: Vec<(&String, &Secret)>| {
         hasher.add_number(pairs.len() as u64);
         for (name, value) in pairs {
             hasher.add_part(name.as_bytes()).add_part(value.0.as_bytes());
@@ -52,13 +52,13 @@ fn hash_target(hasher: &mut PartHasher, target: &UpstreamTarget) {
     match target {
         UpstreamTarget::Command { command, args, env, cwd } => {
             hasher.add_part(b"command").add_part(command.as_bytes()).add_texts(args);
-            pairs(hasher, env.iter().collect());
+            add_pairs(hasher, env.iter().collect());
             hasher.add_optional(cwd.as_ref().map(|cwd| cwd.to_string_lossy()).as_deref());
         }
         UpstreamTarget::Url { urls, headers, transport } => {
             hasher.add_part(b"url").add_part(format!("{transport:?}").as_bytes());
             hasher.add_texts(urls.iter().map(|url| url.as_str()));
-            pairs(hasher, headers.iter().map(|(name, value)| (name, value)).collect());
+            add_pairs(hasher, headers.iter().map(|(name, value)| (name, value)).collect());
         }
     }
 }

@@ -215,55 +215,62 @@ pub(super) fn parse_previous(
 ) -> Result<PreviousConfig, serde_json::Error> {
     let body: SnapshotBody = serde_json::from_str(body)?;
     let (policy, settings, unreadable_reason) = parse_previous_policy(body.policy, now);
-    let restore_server = |(name, old): (String, SavedServer)| {
-        let new = now.upstreams.iter().find(|new| new.name == name);
-        let is_unchanged = |target: &UpstreamTarget| salt.is_none_or(|salt| target_hash(target, salt) == old.target);
-        let target = new.map(|new| &new.target).filter(|target| is_unchanged(target));
-        let target = target.cloned().unwrap_or_else(|| unknown_target(old.target));
-        let mut previous = UpstreamConfig::new(&name, target);
-        previous.previews = restore_dispatchers(old.dispatchers);
-        if let Some(new) = new {
-            let previews = if hash_recipes(new) == old.previews { new.previews.clone() } else { previous.previews };
-            previous = UpstreamConfig { previews, target: previous.target, ..new.clone() };
-        }
-        // Of the operator's earlier recipes, only the names are restored, so that changed ones wait again.
-        previous.previews.tools_with_own_recipe = old.tools_with_own_recipe;
-        if let Some(trusted) = old.trusted_tools {
-            previous.previews.trust_only(&trusted);
-        }
-        let serialize = if old.serialize_by_tool { Serialization::Tool } else { Serialization::Server };
-        UpstreamConfig {
-            serialize,
-            prefix: old.prefix,
-            tools_allow: old.tools_allow,
-            tools_deny: old.tools_deny,
-            trust_annotations: old.trust_annotations,
-            allow_own_files: old.allow_own_files,
-            ..previous
-        }
-    };
-    let upstreams = body.servers.into_iter().map(restore_server).collect();
-    let restore_issuer = |(issuer, old): (String, SavedIssuer)| {
-        let new = now.auth.tokens.iter().find(|new| new.issuer == issuer);
-        let introspection = new.and_then(|new| new.introspection.clone()).filter(|_| old.introspects);
-        let authorities =
-            new.and_then(|new| previous_authorities(new.authorities.as_ref(), old.authorities.as_deref()));
-        let SavedIssuer { audiences, roles, groups_claim, .. } = old;
-        TokenIssuer { issuer, audiences, roles, groups_claim, introspection, authorities }
-    };
-    let restore_identity_provider = |old: SavedIdentityProvider| {
-        let SavedIdentityProvider { issuer, client_id, roles, groups_claim, require, authorities } = old;
-        let mut previous = now.auth.oidc.clone().unwrap_or_else(|| OidcConfig::new(&issuer, &client_id));
-        previous.authorities = previous_authorities(previous.authorities.as_ref(), authorities.as_deref());
-        (previous.issuer, previous.client_id, previous.groups_claim) = (issuer, client_id, groups_claim);
-        (previous.roles, previous.require) = (roles, require);
-        previous
-    };
-    let oidc = body.identity_provider.map(restore_identity_provider);
-    let auth = AuthConfig { oidc, tokens: body.issuers.into_iter().map(restore_issuer).collect(), ..now.auth.clone() };
+    let upstreams = body.servers.into_iter();
+    let upstreams = upstreams.map(|(name, saved)| restore_server(&name, saved, &now.upstreams, salt)).collect();
+    let tokens = body.issuers.into_iter();
+    let tokens = tokens.map(|(issuer, saved)| restore_issuer(issuer, saved, &now.auth.tokens)).collect();
+    let oidc = body.identity_provider.map(|saved| restore_identity_provider(saved, now.auth.oidc.as_ref()));
+    let auth = AuthConfig { oidc, tokens, ..now.auth.clone() };
     let dashboard_edit = body.dashboard_edit.parse().unwrap_or_default();
     let config = Config { policy, upstreams, auth, dashboard_edit, ..now.clone() };
     Ok(PreviousConfig { config, settings, unreadable_reason })
+}
+
+/// Restores a server of the snapshot, with the settings that are not saved from the server of that name in `now`.
+fn restore_server(name: &str, saved: SavedServer, now: &[UpstreamConfig], salt: Option<&[u8; 16]>) -> UpstreamConfig {
+    let new = now.iter().find(|new| new.name == name);
+    let is_unchanged = |target: &UpstreamTarget| salt.is_none_or(|salt| target_hash(target, salt) == saved.target);
+    let target = new.map(|new| &new.target).filter(|target| is_unchanged(target));
+    let target = target.cloned().unwrap_or_else(|| unknown_target(saved.target));
+    let mut previous = UpstreamConfig::new(name, target);
+    previous.previews = restore_dispatchers(saved.dispatchers);
+    if let Some(new) = new {
+        let previews = if hash_recipes(new) == saved.previews { new.previews.clone() } else { previous.previews };
+        previous = UpstreamConfig { previews, target: previous.target, ..new.clone() };
+    }
+    // Of the operator's earlier recipes, only the names are restored, so that changed ones wait again.
+    previous.previews.tools_with_own_recipe = saved.tools_with_own_recipe;
+    if let Some(trusted) = saved.trusted_tools {
+        previous.previews.trust_only(&trusted);
+    }
+    UpstreamConfig {
+        serialize: if saved.serialize_by_tool { Serialization::Tool } else { Serialization::Server },
+        prefix: saved.prefix,
+        tools_allow: saved.tools_allow,
+        tools_deny: saved.tools_deny,
+        trust_annotations: saved.trust_annotations,
+        allow_own_files: saved.allow_own_files,
+        ..previous
+    }
+}
+
+/// Restores an issuer of the snapshot, with the settings that are not saved from the same issuer in `now`.
+fn restore_issuer(issuer: String, saved: SavedIssuer, now: &[TokenIssuer]) -> TokenIssuer {
+    let SavedIssuer { audiences, roles, groups_claim, introspects, authorities } = saved;
+    let new = now.iter().find(|new| new.issuer == issuer);
+    let introspection = new.and_then(|new| new.introspection.clone()).filter(|_| introspects);
+    let authorities = new.and_then(|new| previous_authorities(new.authorities.as_ref(), authorities.as_deref()));
+    TokenIssuer { issuer, audiences, roles, groups_claim, introspection, authorities }
+}
+
+/// Restores the identity provider of the snapshot, with the settings that are not saved from the one in `now`.
+fn restore_identity_provider(saved: SavedIdentityProvider, now: Option<&OidcConfig>) -> OidcConfig {
+    let SavedIdentityProvider { issuer, client_id, roles, groups_claim, require, authorities } = saved;
+    let mut previous = now.cloned().unwrap_or_else(|| OidcConfig::new(&issuer, &client_id));
+    previous.authorities = previous_authorities(previous.authorities.as_ref(), authorities.as_deref());
+    (previous.issuer, previous.client_id, previous.groups_claim) = (issuer, client_id, groups_claim);
+    (previous.roles, previous.require) = (roles, require);
+    previous
 }
 
 /// Returns the authorities if they are the previous ones. Others are not stored, and count as if there had been none.

@@ -17,7 +17,7 @@ use crate::{
 use countersign_domain::principal::Role;
 
 const KEY: &str = "auth.oidc";
-pub(super) const KEYS: [&str; 10] =
+const KEYS: [&str; 10] =
     ["issuer", "client_id", "client_secret", "cli_client_id", "scopes", "roles", "groups", "require", "refresh", "tls"];
 const DEFAULT_SCOPES: [&str; 4] = ["openid", "email", "profile", "groups"];
 const DEFAULT_REFRESH: Duration = Duration::from_secs(60);
@@ -49,7 +49,9 @@ pub struct OidcConfig {
 }
 
 pub(super) fn read(r: &mut Reader) -> Option<OidcConfig> {
-    read_provider_map(r, read_provider)
+    let provider = read_provider_map(r, read_provider)?;
+    r.add_setting(KEY, provider.show());
+    Some(provider)
 }
 
 /// Reads only the issuer.
@@ -72,7 +74,7 @@ fn read_provider(f: &mut Fields<'_>) -> Option<OidcConfig> {
         [("issuer", "Write issuer: https://id.example.com."), ("client_id", "Name the client that the provider knows.")]
     {
         if !f.has(key) {
-            f.report("", format!("{key} is missing"), remedy);
+            f.report_map(format!("{key} is missing"), remedy);
         }
     }
     let issuer = read_issuer_url(f);
@@ -111,7 +113,6 @@ fn read_provider(f: &mut Fields<'_>) -> Option<OidcConfig> {
         );
     }
     f.read_into("refresh", duration(REFRESH_RANGE), &mut config.refresh);
-    f.add_setting(KEY, config.show());
     (!f.has_problems()).then_some(config)
 }
 

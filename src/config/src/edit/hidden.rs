@@ -6,7 +6,7 @@ use super::{EditError, ServerChange, Settings, apply_changes, servers_of, texts_
 use crate::{
     load::strip_byte_order_mark,
     servers::{
-        oauth,
+        URL_KEYS, oauth,
         redaction::{SECRET_PLACEHOLDER, redact_address, redact_arguments},
     },
     tree::{self, KeyValue, to_json_map},
@@ -45,7 +45,7 @@ fn hide_value(key: &str, value: &Value) -> Value {
         }
         ("env" | "headers", Value::Object(entries)) => hide_texts(entries, |_| true),
         ("oauth", Value::Object(entries)) => hide_texts(entries, |key| oauth::SECRET_KEYS.contains(&key)),
-        ("url" | "serverUrl" | "httpUrl", Value::String(text)) => redact_address(text).into(),
+        (key, Value::String(text)) if URL_KEYS.contains(&key) => redact_address(text).into(),
         ("replicas", Value::Array(items)) => {
             let hide = |item: &Value| item.as_str().map_or_else(|| item.clone(), |text| redact_address(text).into());
             items.iter().map(hide).collect()

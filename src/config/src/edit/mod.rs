@@ -26,7 +26,7 @@ use crate::{
     Environment, Flags, Secret, UpstreamConfig,
     error::{ConfigError, Origin, Problem, invalid, quoted},
     load::{load_text, strip_byte_order_mark},
-    servers::KEY,
+    servers::{KEY, URL_KEYS},
     tree::{self, KeyValue, Node, SyntaxError, find_value, to_json_map},
 };
 use countersign_domain::changes::visible::has_hidden;
@@ -80,7 +80,7 @@ impl ServerChange {
     pub fn check_addresses(&self) -> Result<(), EditError> {
         let has_user_in = |address: &Value| address.as_str().is_some_and(has_user);
         let has_user_in_setting = |(key, value): (&String, &Value)| match (key.as_str(), value) {
-            ("url" | "serverUrl" | "httpUrl", address) => has_user_in(address),
+            (key, address) if URL_KEYS.contains(&key) => has_user_in(address),
             ("replicas", Value::Array(addresses)) => addresses.iter().any(has_user_in),
             _ => false,
         };

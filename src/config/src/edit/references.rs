@@ -8,7 +8,7 @@ use super::{Settings, set_key, texts_in, to_scalar_text, to_yaml};
 use crate::{
     environment::Environment,
     servers::{
-        oauth,
+        URL_KEYS, oauth,
         redaction::{
             SECRET_PLACEHOLDER, is_secret_flag, is_secret_name, path_start, redact_argument, redact_credentials,
             redact_url, text_before_secret,
@@ -193,7 +193,7 @@ impl Replacer<'_> {
                         self.replace_argument(text, &before);
                     }
                 }
-                ("url" | "serverUrl" | "httpUrl", Value::String(text)) => self.replace_address(key, text),
+                (key, Value::String(text)) if URL_KEYS.contains(&key) => self.replace_address(key, text),
                 ("replicas", Value::Array(items)) => {
                     for item in items {
                         let Value::String(text) = item else { continue };

@@ -1,17 +1,13 @@
 //! Reads the keys of one map below a key of the configuration, such as one server, webhook or rule.
 
-use std::{
-    ops::RangeInclusive,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
 
 use super::{Reader, SourcedNode};
 use crate::{
     environment::Environment,
-    error::{Origin, ValueError, invalid, quoted, quoted_key},
+    error::{Origin, ValueError, invalid, quoted_key},
     tree::{KeyValue, LocatedNode, Node},
-    values::{Kind, KindInput, describe, duration, read_text},
+    values::{Kind, KindInput, describe, read_text},
     variables,
 };
 use countersign_protocol::suggest;
@@ -68,7 +64,8 @@ impl<'a> Fields<'a> {
         &self.reader.env
     }
 
-    fn input<'n>(&'n self, node: &'n Node) -> KindInput<'n> {
+    /// Returns the input from which a kind reads this part of the map.
+    pub(crate) fn input<'n>(&'n self, node: &'n Node) -> KindInput<'n> {
         KindInput { node, is_textual: false, env: &self.reader.env, base: self.base() }
     }
 
@@ -83,24 +80,13 @@ impl<'a> Fields<'a> {
         self.value_of(name).is_some()
     }
 
-    /// Records the map for `config show`.
-    pub(crate) fn add_setting(&mut self, key: &'static str, value: String) {
-        self.reader.add_setting(key, value);
-    }
-
-    /// Notes that the map is a disabled server whose tools have this prefix.
-    pub(crate) fn note_disabled_prefix(&mut self, prefix: &str) {
-        self.reader.disabled_prefixes.push(prefix.to_owned());
-    }
-
     /// Returns the keys among these that the map has.
     pub(crate) fn present_keys<const N: usize>(&self, names: [&'static str; N]) -> Vec<&'static str> {
         names.into_iter().filter(|name| self.has(name)).collect()
     }
 
     fn push_problem(&mut self, origin: Origin, name: &str, error: ValueError) {
-        let key = if name.is_empty() { self.key.clone() } else { format!("{}.{name}", self.key) };
-        self.reader.report(&key, origin, error);
+        self.reader.report(&format!("{}.{name}", self.key), origin, error);
     }
 
     /// Reports a problem with a part of a value, to which `name` is the path.
@@ -108,7 +94,12 @@ impl<'a> Fields<'a> {
         self.push_problem(self.sourced.origin_of_node(located), name, error);
     }
 
-    /// Reports a problem with the value of a key, or with the whole map if `name` is empty.
+    /// Reports a problem with the whole map, such as a missing key.
+    pub(crate) fn report_map(&mut self, message: impl Into<String>, remedy: impl Into<String>) {
+        self.reader.report(&self.key, self.origin.clone(), invalid(message, remedy));
+    }
+
+    /// Reports a problem with the value of a key.
     pub(crate) fn report(&mut self, name: &str, message: impl Into<String>, remedy: impl Into<String>) {
         let error = invalid(message, remedy);
         match self.value_of(name) {
@@ -158,20 +149,6 @@ impl<'a> Fields<'a> {
         if let Some(value) = self.read(name, kind) {
             *field = value;
         }
-    }
-
-    /// Reads a text without expanding variables.
-    pub(crate) fn text(&mut self, name: &str) -> Option<String> {
-        self.parse(name, read_text)
-    }
-
-    /// Reads a map of durations by glob in its written order.
-    pub(crate) fn durations(&mut self, name: &str, range: RangeInclusive<Duration>) -> Vec<(String, Duration)> {
-        let kind = duration(range);
-        self.map_entries(name, |f, entry| {
-            check_glob(&entry.key)?;
-            Ok((entry.key.clone(), kind.read(&f.input(&entry.value.node))?))
-        })
     }
 
     /// Parses each entry of a map, and reports those that fail. Returns none if the key is missing.
@@ -239,13 +216,6 @@ impl<'a> Fields<'a> {
         all
     }
 
-    pub(crate) fn globs(&mut self, name: &str) -> Vec<String> {
-        self.parse_items(name, |_, node| {
-            let text = read_text(node)?;
-            check_glob(&text).map(|()| text)
-        })
-    }
-
     /// Returns a reader of a nested map with these keys.
     pub(crate) fn section(&mut self, name: &str, keys: &[&str]) -> Option<Fields<'_>> {
         let value = self.value_of(name)?;
@@ -301,14 +271,4 @@ pub(crate) fn expand_text(node: &Node, env: &Environment) -> Result<ExpandedText
         return Err(invalid("the text contains a NUL character", "Take it out."));
     }
     Ok(ExpandedText { source: written.clone(), value })
-}
-
-fn check_glob(text: &str) -> Result<(), ValueError> {
-    let remedy = || "Write a tool's own name; * stands for any characters.".to_owned();
-    if text.is_empty() {
-        return Err(invalid("the pattern is empty", remedy()));
-    }
-    globset::Glob::new(text)
-        .map(drop)
-        .map_err(|error| invalid(format!("{} is not a pattern: {}", quoted(text), error.kind()), remedy()))
 }

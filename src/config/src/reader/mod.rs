@@ -1,4 +1,8 @@
 //! Reads typed values from the merged layers, and records every key with its value and origin.
+//!
+//! A `Node` (`tree.rs`) is a value as it was parsed, and a [`SourcedNode`] also knows the layer that it comes from. A `Kind`
+//! (`values.rs`) reads a node as a typed value, and formats that value again. [`Reader`] has one node for each key of the
+//! configuration; `Fields` reads the keys of a map inside such a node, such as one server.
 
 pub(super) mod fields;
 
@@ -140,7 +144,7 @@ impl Reader {
         sourced
     }
 
-    /// Reads a map that may be `null`. `mismatch` returns the error of any other value.
+    /// Reads a map that may be `null`. `mismatch` returns the error of any other value. The caller records the setting of a map.
     pub(super) fn read_optional_map<T>(
         &mut self,
         key: &'static str,
@@ -163,7 +167,7 @@ impl Reader {
     pub(super) fn read_map<T>(
         &mut self,
         map: &NamedMap,
-        read_entry: impl Fn(&str, &mut Fields<'_>) -> Option<T>,
+        mut read_entry: impl FnMut(&str, &mut Fields<'_>) -> Option<T>,
     ) -> Vec<T> {
         let NamedMap { key, noun, example, max_entries, check_name, show } = map;
         let Some(sourced) = self.sourced_node(key) else { return Vec::new() };

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::{
-    oauth,
+    URL_KEYS, oauth,
     redaction::{redact_arguments, redact_url},
 };
 use crate::yaml::{yaml_list, yaml_map, yaml_secret, yaml_text, yaml_value};
@@ -51,7 +51,7 @@ fn format_value(key: &str, value: &Value) -> String {
             let format_text: &dyn Fn(&str) -> String = if is_secret { &yaml_secret } else { &yaml_text };
             (key.as_str(), yaml_value(value, format_text))
         })),
-        ("url" | "serverUrl" | "httpUrl" | "replicas", _) => yaml_value(value, &|text| yaml_text(&redact_url(text))),
+        _ if key == "replicas" || URL_KEYS.contains(&key) => yaml_value(value, &|text| yaml_text(&redact_url(text))),
         _ => format_nested(value, 6),
     }
 }

@@ -18,6 +18,7 @@ mod verification_tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
     time::Duration,
 };
 
@@ -27,7 +28,7 @@ use super::{
     reader::fields::Fields,
     reader::{NamedMap, Reader},
     tree::Node,
-    values::{boolean, choice, count, duration, is_visible_text, size, variant},
+    values::{boolean, choice, count, duration, is_visible_text, read_text, size, variant},
 };
 use countersign_domain::BUILT_IN_PROVIDERS;
 
@@ -74,12 +75,16 @@ pub(crate) const KEYS: [&str; 37] = [
     "autoApprove",
     "alwaysAllow",
 ];
+/// The keys of an address: ours, and the spellings of two clients.
+pub(crate) const URL_KEYS: [&str; 3] = ["url", "serverUrl", "httpUrl"];
 const BREAKER_KEYS: [&str; 3] = ["threshold", "window", "cooldown"];
 const LISTS_KEYS: [&str; 3] = ["entries", "bytes", "pages"];
 const TOOLS_KEYS: [&str; 2] = ["allow", "deny"];
 
 const MS: Duration = Duration::from_millis(1);
 const DAY: Duration = Duration::from_secs(86_400);
+/// The range of the time limit of a call.
+const TIMEOUT_RANGE: RangeInclusive<Duration> = Duration::from_millis(10)..=DAY;
 const PERMISSIONS: [(&str, bool); 2] = [("allow", true), ("deny", false)];
 const MAX_NAME_CHARS: usize = 64;
 const MAX_FALLBACK_TEXT_BYTES: usize = 64 << 10;
@@ -95,7 +100,16 @@ const MAP: NamedMap = NamedMap {
 
 /// Reads every server that is not disabled.
 pub(super) fn read(r: &mut Reader) -> Vec<UpstreamConfig> {
-    let all = r.read_map(&MAP, read_server);
+    let mut disabled_prefixes = Vec::new();
+    let all = r.read_map(&MAP, |name, f| {
+        if f.read("disabled", boolean()) == Some(true) {
+            let prefix = f.value_of("prefix").and_then(|value| value.node.as_text());
+            disabled_prefixes.extend(prefix.map(str::to_owned));
+            return None;
+        }
+        read_server(name, f)
+    });
+    r.disabled_prefixes = disabled_prefixes;
     check_uri_slugs(r, &all);
     check_fallbacks(r, &all);
     all
@@ -118,12 +132,6 @@ fn check_name(name: &str) -> Result<(), ValueError> {
 }
 
 fn read_server(name: &str, f: &mut Fields<'_>) -> Option<UpstreamConfig> {
-    if f.read("disabled", boolean()) == Some(true) {
-        if let Some(Node::Text(prefix)) = f.value_of("prefix").map(|value| &value.node) {
-            f.note_disabled_prefix(prefix);
-        }
-        return None;
-    }
     f.reject_unknown_keys(&KEYS);
     for key in f.present_keys(["autoApprove", "alwaysAllow"]) {
         f.warn(&format!("{key} is ignored: the policy and trust_annotations decide what runs without review"));
@@ -144,7 +152,7 @@ fn read_server(name: &str, f: &mut Fields<'_>) -> Option<UpstreamConfig> {
     server.oauth = oauth;
     server.label = label.unwrap_or_default();
     server.previews = previews;
-    match f.text("prefix") {
+    match f.parse("prefix", read_text) {
         Some(prefix) if prefix.is_empty() || check::check_prefix(&prefix).is_ok() => server.prefix = prefix,
         Some(prefix) => f.report(
             "prefix",
@@ -159,8 +167,8 @@ fn read_server(name: &str, f: &mut Fields<'_>) -> Option<UpstreamConfig> {
     }
     server.isolation = f.read("isolation", variant());
     f.read_into("serialize", variant(), &mut server.serialize);
-    f.read_into("timeout", duration(10 * MS..=DAY), &mut server.timeout);
-    server.tool_timeouts = f.durations("tool_timeouts", 10 * MS..=DAY);
+    f.read_into("timeout", duration(TIMEOUT_RANGE), &mut server.timeout);
+    server.tool_timeouts = read_tool_timeouts(f);
     f.read_into("max_in_flight", count(1..=100_000), &mut server.max_in_flight);
     f.read_into("max_queue", count(0..=1_000_000), &mut server.max_queue);
     f.read_into("required", boolean(), &mut server.required);
@@ -184,8 +192,8 @@ fn read_server(name: &str, f: &mut Fields<'_>) -> Option<UpstreamConfig> {
         lists.read_into("pages", count(1..=100_000), pages);
     }
     server.forward_headers = target::read_forwarded_headers(f);
-    server.fallback = f.text("fallback");
-    server.fallback_text = f.text("fallback_text");
+    server.fallback = f.parse("fallback", read_text);
+    server.fallback_text = f.parse("fallback_text", read_text);
     if server.fallback_text.as_ref().is_some_and(|text| text.len() > MAX_FALLBACK_TEXT_BYTES) {
         f.report("fallback_text", "the text is too long", "Write at most 64 KiB.");
     }
@@ -195,11 +203,37 @@ fn read_server(name: &str, f: &mut Fields<'_>) -> Option<UpstreamConfig> {
 fn read_tools(f: &mut Fields<'_>, server: &mut UpstreamConfig) {
     // Some clients write the allowed tools as a list.
     if let Some(Node::List(_)) = f.value_of("tools").map(|value| &value.node) {
-        server.tools_allow = f.globs("tools");
+        server.tools_allow = read_tool_globs(f, "tools");
     } else if let Some(mut tools) = f.section("tools", &TOOLS_KEYS) {
-        server.tools_allow = tools.globs("allow");
-        server.tools_deny = tools.globs("deny");
+        server.tools_allow = read_tool_globs(&mut tools, "allow");
+        server.tools_deny = read_tool_globs(&mut tools, "deny");
     }
+}
+
+/// Reads time limits by glob, in their written order.
+fn read_tool_timeouts(f: &mut Fields<'_>) -> Vec<(String, Duration)> {
+    let time_limit = duration(TIMEOUT_RANGE);
+    f.map_entries("tool_timeouts", |f, entry| {
+        check_tool_glob(&entry.key)?;
+        Ok((entry.key.clone(), time_limit.read(&f.input(&entry.value.node))?))
+    })
+}
+
+fn read_tool_globs(f: &mut Fields<'_>, name: &str) -> Vec<String> {
+    f.parse_items(name, |_, node| {
+        let text = read_text(node)?;
+        check_tool_glob(&text).map(|()| text)
+    })
+}
+
+fn check_tool_glob(text: &str) -> Result<(), ValueError> {
+    let remedy = "Write a tool's own name; * stands for any characters.";
+    if text.is_empty() {
+        return Err(invalid("the pattern is empty", remedy));
+    }
+    let to_invalid =
+        |error: globset::Error| invalid(format!("{} is not a pattern: {}", quoted(text), error.kind()), remedy);
+    globset::Glob::new(text).map(drop).map_err(to_invalid)
 }
 
 /// Reports servers whose resource URIs would begin with the same slug.

@@ -126,20 +126,20 @@ fn check_grant(map: &mut Fields<'_>, oauth: &UpstreamOAuth) {
     if oauth.grant != OAuthGrant::AuthorizationCode && oauth.issuer.is_none() {
         // Otherwise the server would choose who receives the secret or the token.
         let remedy = "Name the authorization server that may receive the credentials of the gateway.";
-        return map.report("", format!("grant: {grant} needs an issuer"), remedy);
+        return map.report_map(format!("grant: {grant} needs an issuer"), remedy);
     }
     let needs_client = matches!(oauth.grant, OAuthGrant::ClientCredentials | OAuthGrant::Enterprise);
     if oauth.client_id.is_none() && (needs_client || is_authenticated) {
-        map.report("", "client_id is missing", "Name the client that the authorization server knows for the gateway.");
+        map.report_map("client_id is missing", "Name the client that the authorization server knows for the gateway.");
     }
     if oauth.grant == OAuthGrant::ClientCredentials && oauth.secrets().next().is_none() {
         let message = "client_credentials needs a client_secret or a private_key";
-        map.report("", message, "Write client_secret: \"${SECRET}\".");
+        map.report_map(message, "Write client_secret: \"${SECRET}\".");
     }
     match (&oauth.subject_token_file, oauth.grant) {
         (None, OAuthGrant::WorkloadIdentity) => {
             let remedy = "Name the file in which the platform keeps the token of this workload.";
-            map.report("", "subject_token_file is missing", remedy);
+            map.report_map("subject_token_file is missing", remedy);
         }
         (None, OAuthGrant::Enterprise) if oauth.account == AccountKind::Gateway => {
             let message = "no identity provider vouches for the gateway, since it does not sign in";

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, path::Path};
 use actix_web::http::header::{HeaderName, HeaderValue};
 use url::Url;
 
-use super::{oauth, redaction};
+use super::{URL_KEYS, oauth, redaction};
 use crate::reader::fields::{ExpandedText, Fields, expand_text};
 use crate::{
     Secret, UpstreamTarget, UrlTransport,
@@ -55,8 +55,6 @@ const PRIVATE_CLIENT_HEADERS: [&str; 9] = [
 /// Prefixes of such headers.
 const PRIVATE_CLIENT_HEADER_PREFIXES: [&str; 4] = ["mcp-", "proxy-", "x-countersign-", "x-forwarded-"];
 
-/// The keys of an address: ours, and the spellings of two clients.
-const URL_KEYS: [&str; 3] = ["url", "serverUrl", "httpUrl"];
 const COMMAND_ONLY_KEYS: [&str; 4] = ["args", "env", "cwd", "allow_own_files"];
 const URL_ONLY_KEYS: [&str; 5] = ["headers", "replicas", "forward_headers", "tls", oauth::KEY];
 
@@ -103,7 +101,7 @@ pub(super) fn read(f: &mut Fields<'_>) -> Option<(UpstreamTarget, String)> {
             Some((target, label))
         }
         (false, []) => {
-            f.report("", "the server has neither a command nor a url", "Give one of the two.");
+            f.report_map("the server has neither a command nor a url", "Give one of the two.");
             None
         }
         (true, &[key, ..]) => {
@@ -120,7 +118,7 @@ pub(super) fn read(f: &mut Fields<'_>) -> Option<(UpstreamTarget, String)> {
 /// Reads `transport`, or `type` as desktop clients write it, and returns the key that was used.
 fn read_transport(f: &mut Fields<'_>) -> Option<(&'static str, Transport)> {
     let mut read = |key: &'static str| {
-        let text = f.text(key)?;
+        let text = f.parse(key, read_text)?;
         let word: String = text.chars().filter(|c| !matches!(c, '-' | '_' | ' ')).collect();
         let transport = match word.to_ascii_lowercase().as_str() {
             "stdio" | "local" => Transport::Stdio,

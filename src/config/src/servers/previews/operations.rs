@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::recipe::{check_methods, parse_list, read_expression, read_keys};
+use super::recipe::{RECIPE_KEYS, check_methods, parse_list, read_expression, read_keys};
 use crate::{
     error::{invalid, quoted_key},
     reader::fields::Fields,
@@ -13,11 +13,15 @@ use countersign_domain::recipes::{
     ARGUMENT_VARIABLES, Dispatcher, MAX_OPERATION_CHARS, Recipe, RecipeVariant, TextTemplate,
 };
 
-/// The keys that variants and `operations` share: those of a recipe without `sql`, `tried`, `variants` and `operations`.
-const SHARED_KEYS: [&str; 11] =
-    ["entity", "operation", "target", "summary", "label", "dry_run", "before", "after", "reads", "verify", "confirm"];
+/// The keys of a recipe that a variant does not have.
+const WHOLE_RECIPE_KEYS: [&str; 4] = ["sql", "tried", "variants", "operations"];
 const MAX_VARIANTS: usize = 30;
 const MAX_OPERATIONS: usize = 500;
+
+/// Returns the keys that a recipe shares with its variants and operations.
+fn shared_keys() -> impl Iterator<Item = &'static str> {
+    RECIPE_KEYS.into_iter().filter(|key| !WHOLE_RECIPE_KEYS.contains(key))
+}
 
 /// Reads the variants, or checks the methods of a recipe without any.
 pub(super) fn read_methods(f: &mut Fields<'_>, recipe: &mut Recipe) {
@@ -46,7 +50,7 @@ pub(super) fn read_dispatcher(f: &mut Fields<'_>, defaults: &Recipe) -> Option<D
             Err(invalid(message, "Write { PostRefunds: { … } }."))
         }
     });
-    let keys = [&SHARED_KEYS[..], &["variants"]].concat();
+    let keys: Vec<&str> = shared_keys().chain(["variants"]).collect();
     let mut operations = BTreeMap::new();
     for KeyValue { key, value, .. } in entries.unwrap_or_default() {
         let name = format!("operations.{}", quoted_key(key));
@@ -78,12 +82,12 @@ fn read_variants(f: &mut Fields<'_>, defaults: &Recipe) -> Vec<RecipeVariant> {
     let items = f.parse("variants", |node| {
         parse_list(node, MAX_VARIANTS, "variants", "Write - { when: 'arguments.method == \"update\"', … }.")
     });
-    let keys = [&["when"], &SHARED_KEYS[..]].concat();
+    let keys: Vec<&str> = ["when"].into_iter().chain(shared_keys()).collect();
     let variants = items.unwrap_or_default().iter().filter_map(|item| {
         let mut fields = f.nested("variants", item, &keys)?;
         let when = read_expression(&mut fields, "when", ARGUMENT_VARIABLES);
         if !fields.has("when") {
-            fields.report("", "the variant has no condition", "Write when: 'arguments.method == \"update\"'.");
+            fields.report_map("the variant has no condition", "Write when: 'arguments.method == \"update\"'.");
         }
         let is_per_element = defaults.before.as_ref().is_some_and(|before| before.for_each.is_some());
         let recipe = with_defaults(read_keys(&mut fields, is_per_element), defaults);

@@ -38,12 +38,8 @@ pub(super) const RECIPE_KEYS: [&str; 15] = [
     "variants",
     "operations",
 ];
-const CONFIRM_KEYS: [&str; 2] = ["question", "answer"];
-const DRY_RUN_KEYS: [&str; 7] = ["arguments", "label", "text", "lines", "as", "must_fail", "reads_as"];
-const READS_AS_KEYS: [&str; 2] = ["tool", "arguments"];
 const BEFORE_KEYS: [&str; 10] =
     ["tool", "for_each", "arguments", "text", "as", "keep", "ignore", "lines", "missing", "must_fail"];
-const VERIFY_KEYS: [&str; 9] = ["tool", "arguments", "text", "as", "keep", "ignore", "lines", "missing", "after"];
 const READ_KEYS: [&str; 12] = [
     "label",
     "tool",
@@ -58,9 +54,6 @@ const READ_KEYS: [&str; 12] = [
     "missing",
     "must_fail",
 ];
-
-const SQL_KEYS: [&str; 4] = ["dialect", "statement", "query", "rows"];
-const SQL_QUERY_KEYS: [&str; 3] = ["tool", "argument", "arguments"];
 
 /// The rows of a statement that a preview shows, unless the recipe says otherwise.
 const DEFAULT_SQL_ROWS: usize = 50;
@@ -80,7 +73,7 @@ const OPERATIONS: [&str; 4] = ["create", "update", "delete", "call"];
 pub(super) fn read_recipe(f: &mut Fields<'_>, tried: &[String]) -> Option<Recipe> {
     let mut recipe = read_keys(f, false);
     recipe.tried = f.parse("tried", parse_tried_texts).unwrap_or_else(|| tried.to_vec());
-    recipe.sql = f.section("sql", &SQL_KEYS).and_then(|mut sql| read_sql(&mut sql)).map(Arc::new);
+    recipe.sql = read_sql(f).map(Arc::new);
     if f.has("sql") {
         check_sql(f, &recipe);
     } else if f.has("operations") {
@@ -120,16 +113,17 @@ pub(super) fn read_keys(f: &mut Fields<'_>, is_per_element: bool) -> Recipe {
         summary: read_template(f, "summary", ARGUMENT_VARIABLES),
         after: read_state_after(f, after_variables),
         before,
-        dry_run: f.section("dry_run", &DRY_RUN_KEYS).and_then(|mut dry_run| read_dry_run(&mut dry_run)),
+        dry_run: read_dry_run(f),
         reads: read_preview_reads(f),
-        verify: f.section("verify", &VERIFY_KEYS).and_then(|mut verify| read_verification(&mut verify)),
-        confirm: f.section("confirm", &CONFIRM_KEYS).and_then(|mut confirm| read_confirmation(&mut confirm)),
+        verify: read_verification(f),
+        confirm: read_confirmation(f),
         ..Recipe::default()
     }
 }
 
 /// Reads how the statements of a tool that runs SQL are shown.
 fn read_sql(f: &mut Fields<'_>) -> Option<SqlRecipe> {
+    let f = &mut f.section("sql", &["dialect", "statement", "query", "rows"])?;
     let dialect = f.parse("dialect", |node| {
         let names = Dialect::VARIANTS.iter().map(|dialect| (<&str>::from(dialect), SqlDialect::Fixed(*dialect)));
         let names: Vec<_> = names.chain([("title", SqlDialect::InTitle)]).collect();
@@ -139,7 +133,7 @@ fn read_sql(f: &mut Fields<'_>) -> Option<SqlRecipe> {
         named_dialect.map(|(_, dialect)| *dialect).ok_or_else(error)
     });
     let statement = read_expression(f, "statement", ARGUMENT_VARIABLES);
-    let query = f.section("query", &SQL_QUERY_KEYS).and_then(|mut query| {
+    let query = f.section("query", &["tool", "argument", "arguments"]).and_then(|mut query| {
         let arguments = read_record(&mut query, "arguments", ARGUMENT_VARIABLES);
         let (tool, argument) = (read_text(&mut query, "tool"), read_text(&mut query, "argument"));
         Some(SqlQuery { tool: tool?, argument: argument?, arguments })
@@ -154,7 +148,7 @@ fn read_sql(f: &mut Fields<'_>) -> Option<SqlRecipe> {
     if (dialect.is_none() || statement.is_none() || query.is_none()) && !f.has_problems() {
         let remedy =
             "Write { dialect: postgres, statement: arguments.sql, query: { tool: execute_sql, argument: sql } }.";
-        f.report("", "`sql` needs `dialect`, `statement`, and `query` with its `tool` and `argument`", remedy);
+        f.report_map("`sql` needs `dialect`, `statement`, and `query` with its `tool` and `argument`", remedy);
     }
     Some(SqlRecipe { dialect: dialect?, statement: statement?, query: query?, rows, is_trusted: true })
 }
@@ -169,8 +163,7 @@ fn check_sql(f: &mut Fields<'_>, recipe: &Recipe) {
         || f.has("variants")
         || f.has("operations");
     if !f.has_problems() && has_others {
-        f.report(
-            "",
+        f.report_map(
             "`sql` cannot be combined with other methods",
             "Leave out dry_run, before, after, reads, variants and operations.",
         );
@@ -189,9 +182,9 @@ pub(super) fn check_methods(f: &mut Fields<'_>, recipe: &Recipe) {
     {
         let remedy = "Give both, leave out `before` with operation: create or `after` with operation: delete, or show the \
                       present state alone with reads.";
-        f.report("", "`before` and `after` belong together", remedy);
+        f.report_map("`before` and `after` belong together", remedy);
     } else if recipe.dry_run.is_none() && recipe.before.is_none() && recipe.reads.is_empty() {
-        f.report("", "the recipe shows nothing", "Give dry_run, before and after, or reads; or write none.");
+        f.report_map("the recipe shows nothing", "Give dry_run, before and after, or reads; or write none.");
     } else if recipe.after.is_none() && !deletes && recipe.verify.as_ref().is_some_and(|verify| verify.after.is_none())
     {
         let remedy = "Give it an after with the value that is there if the call did what it should.";
@@ -209,6 +202,8 @@ enum ReadPhase {
 }
 
 fn read_verification(f: &mut Fields<'_>) -> Option<RecipeVerification> {
+    let keys = ["tool", "arguments", "text", "as", "keep", "ignore", "lines", "missing", "after"];
+    let f = &mut f.section("verify", &keys)?;
     let after = read_state_after(f, RESULT_VARIABLES);
     let read = read_preview_read(f, ReadPhase::Verification)?;
     Some(RecipeVerification { read, after })
@@ -231,6 +226,7 @@ fn read_state_after(f: &mut Fields<'_>, variables: &'static Variables) -> Option
 }
 
 fn read_dry_run(f: &mut Fields<'_>) -> Option<DryRun> {
+    let f = &mut f.section("dry_run", &["arguments", "label", "text", "lines", "as", "must_fail", "reads_as"])?;
     let arguments = f.map_entries("arguments", |_, KeyValue { key, value, .. }| {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '$');
         if key.is_empty() || !key.chars().all(is_plain) {
@@ -242,21 +238,22 @@ fn read_dry_run(f: &mut Fields<'_>) -> Option<DryRun> {
         f.report("arguments", format!("more than {MAX_DRY_RUN_ARGUMENTS} arguments"), "Take some out.");
     }
     if !f.has_problems() && arguments.is_empty() {
-        f.report("", "a dry run without arguments would be the call itself", "Write arguments: { dryRun: true }.");
+        f.report_map("a dry run without arguments would be the call itself", "Write arguments: { dryRun: true }.");
     }
     let label = read_text(f, "label");
     let pick = read_selector(f, ARGUMENT_VARIABLES, SELECTOR_VARIABLES);
     let display_format = f.read("as", variant()).unwrap_or_default();
     let must_fail = f.parse("must_fail", parse_pattern);
-    let reads_as =
-        f.section("reads_as", &READS_AS_KEYS).and_then(|mut read| read_preview_read(&mut read, ReadPhase::Review));
+    let reads_as = f.section("reads_as", &["tool", "arguments"]);
+    let reads_as = reads_as.and_then(|mut read| read_preview_read(&mut read, ReadPhase::Review));
     Some(DryRun { arguments, label, pick, display_format, must_fail, reads_as, is_trusted: true })
 }
 
 fn read_confirmation(f: &mut Fields<'_>) -> Option<Confirmation> {
+    let f = &mut f.section("confirm", &["question", "answer"])?;
     let answer = read_record(f, "answer", ARGUMENT_VARIABLES);
     if !f.has("question") {
-        f.report("", "it does not say which `question` it answers", "Write question: and a regular expression.");
+        f.report_map("it does not say which `question` it answers", "Write question: and a regular expression.");
     }
     let question = f.parse("question", parse_pattern)?;
     Some(Confirmation { question, answer, is_trusted: true })
@@ -296,7 +293,7 @@ fn read_preview_read(f: &mut Fields<'_>, phase: ReadPhase) -> Option<PreviewRead
     let display_format = f.read("as", variant()).unwrap_or_default();
     if !f.has("tool") {
         let remedy = "Write tool: and the name that the server gives it.";
-        f.report("", "the read does not say which `tool` it calls", remedy);
+        f.report_map("the read does not say which `tool` it calls", remedy);
     }
     let tool = read_text(f, "tool")?;
     let label = label.unwrap_or_else(|| TextTemplate::Literal(tool.as_str().into()));
