@@ -223,7 +223,7 @@ impl LocalTask {
             let end = progress.wait_for(|progress| !progress.is_working());
             tokio::select! {
                 end_result = end => end_result.map(|progress| progress.state.clone()).unwrap_or(LocalTaskState::Cancelled),
-                revoked = long_requests.wait_until_revoked(&exchange.identity) => return Err(revoked),
+                error = long_requests.wait_until_invalid(&exchange.identity) => return Err(error),
             }
         };
         match outcome {

@@ -38,14 +38,14 @@ impl LongRequests {
     }
 
     /// Waits until the client's credential is no longer valid, and returns the error that ends the request.
-    pub async fn wait_until_revoked(&self, identity: &Identity) -> McpError {
-        self.authenticator.wait_until_revoked(identity).await
+    pub async fn wait_until_invalid(&self, identity: &Identity) -> McpError {
+        self.authenticator.wait_until_invalid(identity).await
     }
 
     /// Waits until the client's access is revoked. The client may renew an access token while its task runs, so a token that
     /// expires does not count as revoked.
-    pub async fn wait_until_withdrawn(&self, identity: &Identity) {
-        let error = self.authenticator.wait_until_withdrawn(identity).await;
+    pub async fn wait_until_access_revoked(&self, identity: &Identity) {
+        let error = self.authenticator.wait_until_access_revoked(identity).await;
         tracing::info!(principal = %identity.principal.name, %error, "a task ends with the access of its client");
     }
 }

@@ -116,7 +116,7 @@ async fn hold_until_connected(scope: ToolCallScope<'_>, upstream: Arc<Upstream>)
         () = wait_for_connection(exchange, &upstream, since) => Ok(()),
         () = tokio::time::sleep(MAX_CONNECTION_WAIT) => Ok(()),
         () = runner.long_requests.shutdown.cancelled() => Ok(()),
-        revoked = runner.long_requests.wait_until_revoked(&exchange.identity) => Err(revoked),
+        error = runner.long_requests.wait_until_invalid(&exchange.identity) => Err(error),
     }
 }
 

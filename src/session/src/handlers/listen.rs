@@ -110,9 +110,9 @@ pub async fn listen(
         () = overflowed.cancelled() => {}
         () = evicted.cancelled() => send_cancellation("another stream of the same principal needs the slot"),
         ended = work => ended?,
-        revoked = long_requests.wait_until_revoked(&exchange.identity) => {
+        error = long_requests.wait_until_invalid(&exchange.identity) => {
             send_cancellation("the credential is no longer valid");
-            return Err(revoked);
+            return Err(error);
         }
     }
     let meta = Some((keys::SUBSCRIPTION_ID, request.id.as_json().to_owned()));

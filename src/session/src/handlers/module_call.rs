@@ -36,7 +36,7 @@ pub(super) async fn run_module(call: &ProviderCall<'_>) -> Result<ToolOutcome, M
             () = runner.long_requests.shutdown.cancelled() => {
                 return Err(McpError::shutting_down());
             }
-            revoked = runner.long_requests.wait_until_revoked(&exchange.identity) => return Err(revoked),
+            error = runner.long_requests.wait_until_invalid(&exchange.identity) => return Err(error),
         }
     } else {
         runner.limits.with_timeout(work).await?

@@ -123,7 +123,7 @@ pub fn stream_events(
         must_prime: session.legacy_revision().is_some_and(|r| r.rules().sse_priming),
         ticks: interval_from_now(endpoint.transports.http.sse_keep_alive),
         identity: identity.clone(),
-        revoked: endpoint.sessions.authenticator.wait_until_token_revoked(identity),
+        revoked: endpoint.sessions.authenticator.wait_until_token_invalid(identity),
         slot,
     };
     Ok(stream_response(state, EventStreamReader::next))

@@ -44,7 +44,7 @@ pub fn start(call: ProviderCall<'_>, tasks: &LocalTasks) -> Result<Reply, McpErr
                 Err(error) => LocalTaskState::Failed(error),
             },
             () = cancel.cancelled() => LocalTaskState::Cancelled,
-            () = runner.long_requests.wait_until_withdrawn(&exchange.identity) => {
+            () = runner.long_requests.wait_until_access_revoked(&exchange.identity) => {
                 cancel.cancel();
                 LocalTaskState::Cancelled
             }
