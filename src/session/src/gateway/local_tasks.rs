@@ -219,11 +219,11 @@ impl LocalTask {
     async fn await_result(&self, exchange: &Exchange, long_requests: &LongRequests) -> Result<Reply, McpError> {
         let mut progress = self.progress.subscribe();
         let outcome = {
-            let _slot = long_requests.admit(&exchange.identity.principal)?;
+            let _slot = long_requests.slots.take(&exchange.identity.principal.name)?;
             let end = progress.wait_for(|progress| !progress.is_working());
             tokio::select! {
                 end_result = end => end_result.map(|progress| progress.state.clone()).unwrap_or(LocalTaskState::Cancelled),
-                error = long_requests.wait_until_invalid(&exchange.identity) => return Err(error),
+                error = long_requests.authenticator.wait_until_invalid(&exchange.identity) => return Err(error),
             }
         };
         match outcome {

@@ -110,13 +110,13 @@ async fn hold_until_connected(scope: ToolCallScope<'_>, upstream: Arc<Upstream>)
     let now = Timestamp::now();
     let since = now.saturating_sub(MAX_CONNECTION_WAIT).unwrap_or(now);
     // Without a free slot the call does not wait.
-    let Ok(_slot) = runner.long_requests.admit(&exchange.identity.principal) else { return Ok(()) };
+    let Ok(_slot) = runner.long_requests.slots.take(&exchange.identity.principal.name) else { return Ok(()) };
     tokio::select! {
         biased;
         () = wait_for_connection(exchange, &upstream, since) => Ok(()),
         () = tokio::time::sleep(MAX_CONNECTION_WAIT) => Ok(()),
         () = runner.long_requests.shutdown.cancelled() => Ok(()),
-        error = runner.long_requests.wait_until_invalid(&exchange.identity) => Err(error),
+        error = runner.long_requests.authenticator.wait_until_invalid(&exchange.identity) => Err(error),
     }
 }
 

@@ -58,8 +58,8 @@ pub async fn listen(
         let last_sent = Arc::clone(&last_sent);
         move || Activity::Idle(last_sent.load(Ordering::Relaxed))
     };
-    let _slot =
-        long_requests.admit_stream(&exchange.identity.principal, EvictableStream::new(activity, evicted.clone()))?;
+    let stream = EvictableStream::new(activity, evicted.clone());
+    let _slot = long_requests.slots.take_evictable(&exchange.identity.principal.name, stream)?;
     let requested = params.notifications;
     let uris = find_subscriptions(item, requested.resource_subscriptions).await?;
     let _share = reserve_memory(memory, &exchange.identity.principal.name, uris.iter().map(String::as_str))?;
@@ -110,7 +110,7 @@ pub async fn listen(
         () = overflowed.cancelled() => {}
         () = evicted.cancelled() => send_cancellation("another stream of the same principal needs the slot"),
         ended = work => ended?,
-        error = long_requests.wait_until_invalid(&exchange.identity) => {
+        error = long_requests.authenticator.wait_until_invalid(&exchange.identity) => {
             send_cancellation("the credential is no longer valid");
             return Err(error);
         }

@@ -23,7 +23,7 @@ pub(super) async fn run_module(call: &ProviderCall<'_>) -> Result<ToolOutcome, M
     let work = route.provider.as_provider().call(&route.def.name, arguments, &context);
     let result = if route.def.long_running {
         // The tool may wait for a person, so there is no timeout. The gateway bounds only the number of such calls.
-        let _slot = runner.long_requests.admit(&exchange.identity.principal)?;
+        let _slot = runner.long_requests.slots.take(&exchange.identity.principal.name)?;
         let asking = async {
             match &mut questions {
                 Some(questions) => questions.serve().await,
@@ -36,7 +36,7 @@ pub(super) async fn run_module(call: &ProviderCall<'_>) -> Result<ToolOutcome, M
             () = runner.long_requests.shutdown.cancelled() => {
                 return Err(McpError::shutting_down());
             }
-            error = runner.long_requests.wait_until_invalid(&exchange.identity) => return Err(error),
+            error = runner.long_requests.authenticator.wait_until_invalid(&exchange.identity) => return Err(error),
         }
     } else {
         runner.limits.with_timeout(work).await?

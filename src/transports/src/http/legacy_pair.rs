@@ -48,7 +48,7 @@ async fn try_stream(request: &HttpRequest, endpoint: &Arc<McpEndpoint>) -> Resul
     endpoint.sessions.check_lease_and_make_room(&identity.principal)?;
     let session = Arc::new(endpoint.sessions.create_outbox_session(Transport::Sse, identity, (0, 0)));
     let stream = session.evictable(session.ended.clone());
-    let slot = endpoint.server.long_requests.admit_stream(session.principal(), stream)?;
+    let slot = endpoint.server.long_requests.slots.take_evictable(&session.principal().name, stream)?;
     if let Some(connection) = Connection::for_request(request) {
         connection.bind_session(&session);
     }

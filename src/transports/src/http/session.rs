@@ -360,7 +360,8 @@ fn open_stream(
     let invalid = |reason| McpError::new(ErrorKind::InvalidRequest, reason);
     header_revision(request)?;
     let end = session.ended.child_token();
-    let slot = endpoint.server.long_requests.admit_stream(&identity.principal, session.evictable(end.clone()))?;
+    let stream = session.evictable(end.clone());
+    let slot = endpoint.server.long_requests.slots.take_evictable(&identity.principal.name, stream)?;
     bind_session(request, session);
     session.touch();
     let start = match last_event_id(request).map(EventId::parse) {

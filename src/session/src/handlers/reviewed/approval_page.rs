@@ -164,7 +164,7 @@ mod tests {
             ended
         });
         assert!(!first.is_cancelled() && second.is_cancelled());
-        let _held = requests.admit(&exchange.identity.principal).unwrap();
+        let _held = requests.slots.take(&exchange.identity.principal.name).unwrap();
         first.cancelled().await;
     }
 }

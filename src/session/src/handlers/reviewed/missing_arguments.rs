@@ -94,7 +94,7 @@ async fn ask_with_form(call: &ReviewedCall<'_>, schema: &Value) -> Option<Missin
         };
         return fill_in(arguments, schema, answer).map(MissingArguments::Complete);
     }
-    let _slot = long_requests.admit(&exchange.identity.principal).ok()?;
+    let _slot = long_requests.slots.take(&exchange.identity.principal.name).ok()?;
     let params = adapt_params(ELICITATION, Some(&params), exchange.revision(), None);
     let answer = tokio::select! {
         answer = ask(&exchange.session, &exchange.related, ELICITATION, params.as_deref()) => answer.ok()?,

@@ -123,7 +123,7 @@ async fn answer_reviewed_call(call: &ReviewedCall<'_>, change: Arc<Change>) -> R
     let progress = exchange.progress(call.progress_token);
     let hold = Hold::new(Duration::from_secs(change.terms.hold_for), &*progress);
     // Without a free slot the call is not held; its change is pending all the same.
-    let Ok(_slot) = reviews.long_requests.admit(&exchange.identity.principal) else {
+    let Ok(_slot) = reviews.long_requests.slots.take(&exchange.identity.principal.name) else {
         return Ok(ToolOutcome::from_change(change));
     };
     let wait = wait_while_held(exchange, reviews, Arc::clone(&change), hold);

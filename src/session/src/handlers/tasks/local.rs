@@ -44,7 +44,9 @@ pub fn start(call: ProviderCall<'_>, tasks: &LocalTasks) -> Result<Reply, McpErr
                 Err(error) => LocalTaskState::Failed(error),
             },
             () = cancel.cancelled() => LocalTaskState::Cancelled,
-            () = runner.long_requests.wait_until_access_revoked(&exchange.identity) => {
+            // The client may renew an access token while its task runs, so one that expires does not end the task.
+            error = runner.long_requests.authenticator.wait_until_access_revoked(&exchange.identity) => {
+                tracing::info!(principal = %exchange.identity.principal.name, %error, "a task ends with the access of its client");
                 cancel.cancel();
                 LocalTaskState::Cancelled
             }

@@ -145,7 +145,7 @@ pub fn creation_reply(
 /// Notifications"); tasks of the extension have none. Notifying ends with the session or the task. Until then it takes one of the
 /// principal's slots for long requests; a client without a free slot gets no notifications.
 fn notify_of_transitions(exchange: &Exchange, reviews: &Arc<Reviews>, change: &Change, progress_token: Option<&str>) {
-    let Ok(slot) = reviews.long_requests.admit(&exchange.identity.principal) else { return };
+    let Ok(slot) = reviews.long_requests.slots.take(&exchange.identity.principal.name) else { return };
     let (exchange, reviews) = (exchange.clone(), Arc::clone(reviews));
     let (id, mut version) = (change.id.clone(), change.version);
     let token = progress_token.map(ToOwned::to_owned);
@@ -188,7 +188,7 @@ async fn await_result(exchange: &Exchange, reviews: &Arc<Reviews>, mut change: A
     let id = change.id.clone();
     let wait = ChangeWait { exchange, reviews, hold: None };
     while !change.state.is_final() {
-        let _slot = reviews.long_requests.admit(&exchange.identity.principal)?;
+        let _slot = reviews.long_requests.slots.take(&exchange.identity.principal.name)?;
         let is_reached = |change: &Change| change.state.is_final() || ask_client::has_open_questions(change);
         let waiting = wait.until(Arc::clone(&change), is_reached);
         let mut waited = if approval_page::page_input_requests(exchange, reviews, &change).is_some() {
