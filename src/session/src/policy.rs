@@ -190,11 +190,11 @@ fn denied_error(request: &str, (kind, name): (&str, &str), rule: Option<&str>, r
     }
 }
 
-/// Admits or refuses a request that is not a tool call.
+/// Checks that the policy allows a request that is not a tool call. Logs and counts a refusal.
 ///
 /// # Errors
 /// `POLICY_DENIED` with the rule and the reason.
-pub fn admit(
+pub fn check_policy(
     exchange: &Exchange,
     table: &RouteTable,
     provider: &RouteTarget,

@@ -314,11 +314,11 @@ impl SessionState {
         LoggingLevel::ALL.get(usize::from(self.log_level.load(Ordering::Relaxed))).copied()
     }
 
-    /// Registers a request in flight; [`Self::release`] must follow.
+    /// Registers a request in flight; [`Self::release_request`] must follow.
     ///
     /// # Errors
     /// `-32600` for an id that is in use, `OVERLOADED` if `max` requests are in flight.
-    pub fn admit(&self, id: &RequestId, max: usize) -> Result<(RequestKey, Cancellation), McpError> {
+    pub fn register_request(&self, id: &RequestId, max: usize) -> Result<(RequestKey, Cancellation), McpError> {
         let key = match self.channel {
             Channel::None => RequestKey::Number(self.next_request_number.fetch_add(1, Ordering::Relaxed)),
             Channel::Outbox(_) | Channel::Streams(_) => RequestKey::Id(id.clone()),
@@ -343,7 +343,8 @@ impl SessionState {
         }
     }
 
-    pub fn release(&self, key: &RequestKey) {
+    /// Releases the key of a request that is no longer in flight.
+    pub fn release_request(&self, key: &RequestKey) {
         let mut in_flight = self.in_flight.lock();
         in_flight.remove(key);
         if in_flight.is_empty() && in_flight.capacity() > 16 {

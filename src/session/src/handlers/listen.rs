@@ -18,7 +18,7 @@ use super::{
     resources::{reserve_memory, upstream_of_uri},
     tasks::{TaskSources, listen as tasks},
 };
-use crate::{gateway::server::Routing, policy::admit};
+use crate::{gateway::server::Routing, policy::check_policy};
 use countersign_bridge::tasks::TaskListener;
 use countersign_domain::policy::Subject;
 use countersign_exchange::{
@@ -133,13 +133,13 @@ async fn find_subscriptions(item: ItemRequest<'_>, requested: Vec<Cow<'_, str>>)
         let _ = finder.find_resource(uri).await;
     }
     let table = finder.table;
-    let is_admitted = |uri: &str| {
+    let is_allowed = |uri: &str| {
         let provider = table.provider_for_uri(uri);
         provider.is_some_and(|provider| {
-            can_subscribe(&provider) && admit(exchange, &table, &provider, Subject::Resource(uri)).is_ok()
+            can_subscribe(&provider) && check_policy(exchange, &table, &provider, Subject::Resource(uri)).is_ok()
         })
     };
-    let uris: HashSet<String> = requested.into_iter().filter(|uri| is_admitted(uri)).map(Cow::into_owned).collect();
+    let uris: HashSet<String> = requested.into_iter().filter(|uri| is_allowed(uri)).map(Cow::into_owned).collect();
     let max = limits.max_subscriptions;
     if uris.len() > max {
         return Err(McpError::new(ErrorKind::Overloaded, "too many subscriptions").with("limit", max as u64));

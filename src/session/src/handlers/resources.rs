@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     gateway::{limits::RequestLimits, server::Routing},
-    policy::{ListFilter, admit},
+    policy::{ListFilter, check_policy},
 };
 use countersign_bridge::{self, Bridge, Call, RequestedItem};
 use countersign_domain::policy::Subject;
@@ -140,7 +140,7 @@ pub async fn read(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, 
     let params: params::ResourceUriParams<'_> = params::parse(request.params)?;
     check_uri(limits.max_uri, "uri", &params.uri)?;
     let provider = finder.find_resource(&params.uri).await?.ok_or_else(|| unknown_resource_error(&params.uri))?;
-    admit(exchange, &finder.table, &provider, Subject::Resource(&params.uri))?;
+    check_policy(exchange, &finder.table, &provider, Subject::Resource(&params.uri))?;
     let module = match &provider {
         RouteTarget::Upstream(upstream) => {
             let uri = upstream.names.upstream_uri(&params.uri).unwrap_or(&params.uri);
@@ -166,7 +166,7 @@ pub async fn subscribe(item: ItemRequest<'_>, memory: &Arc<MemoryBudget>) -> Res
     let Routing { routes, router, .. } = finder.routing;
     let provider = finder.table.provider_for_uri(&params.uri);
     if let Some(provider) = &provider {
-        admit(exchange, &finder.table, provider, Subject::Resource(&params.uri))?;
+        check_policy(exchange, &finder.table, provider, Subject::Resource(&params.uri))?;
     }
     match provider {
         Some(RouteTarget::Module(module)) => {

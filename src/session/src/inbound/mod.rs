@@ -217,8 +217,8 @@ impl MessageSource {
         groups
     }
 
-    /// Answers all members of a group with the call of the first one. If that one is cancelled or not admitted, the
-    /// others are answered without it.
+    /// Answers all members of a group with the call of the first one. If that one is cancelled or refused, the others
+    /// are answered without it.
     async fn answer_group(&self, group: Vec<(usize, &Request<'_>)>) -> Vec<(usize, Bytes)> {
         let mut answers = Vec::with_capacity(group.len());
         let mut group = group.as_slice();
@@ -247,7 +247,7 @@ impl MessageSource {
                     }));
                     break;
                 }
-                ServeOutcome::NotAdmitted(error) => answers.push(refuse_member(&(index, first), &error, revision)),
+                ServeOutcome::Refused(error) => answers.push(refuse_member(&(index, first), &error, revision)),
                 ServeOutcome::Cancelled => {}
             }
             group = others;
@@ -294,7 +294,7 @@ pub fn run_request<'a>(
     request: &'a Request<'a>,
 ) -> LocalBoxFuture<'a, Result<Reply, McpError>> {
     Box::pin(async move {
-        let mut in_flight = InFlightRequest::admit(&scope.server.slots, &scope.exchange.session, &request.id)?;
+        let mut in_flight = InFlightRequest::register(&scope.server.slots, &scope.exchange.session, &request.id)?;
         let reply = middleware::run(scope, request, &in_flight.cancel).await?;
         in_flight.is_answered = true;
         Ok(reply)
@@ -322,7 +322,7 @@ pub(crate) async fn answer(scope: &RequestScope, request: &Request<'_>) -> Optio
             let result = reply.finish(revision);
             Some(WireResponse::result(encode::result(&request.id, &result)))
         }
-        ServeOutcome::Reply(Err(error)) | ServeOutcome::NotAdmitted(error) => {
+        ServeOutcome::Reply(Err(error)) | ServeOutcome::Refused(error) => {
             Some(WireResponse::error(Some(&request.id), &error, exchange.revision()))
         }
         ServeOutcome::Cancelled => None,
@@ -378,19 +378,20 @@ impl CachedFacts {
     }
 }
 
+/// The outcome of a request in [`serve`].
 enum ServeOutcome {
     Reply(Result<Reply, McpError>),
     /// The id of the request is in use, or its session has too many requests in flight.
-    NotAdmitted(McpError),
+    Refused(McpError),
     /// The client has cancelled the request, so it gets no answer (2025-11-25/basic/utilities/cancellation).
     Cancelled,
 }
 
 /// Runs one request through the middleware, until it is answered, cancelled or the session ends.
 async fn serve(scope: &RequestScope, request: &Request<'_>) -> ServeOutcome {
-    let mut in_flight = match InFlightRequest::admit(&scope.server.slots, &scope.exchange.session, &request.id) {
+    let mut in_flight = match InFlightRequest::register(&scope.server.slots, &scope.exchange.session, &request.id) {
         Ok(in_flight) => in_flight,
-        Err(error) => return ServeOutcome::NotAdmitted(error),
+        Err(error) => return ServeOutcome::Refused(error),
     };
     let cancel = &in_flight.cancel;
     if cancel.is_cancelled() {
