@@ -139,7 +139,7 @@ fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Optio
         return Ok(None);
     }
     let text = result.get();
-    let wants_task = prepared.call.traits.wants_task;
+    let wants_task = prepared.call.flags.wants_task;
     match prepared.negotiated.revision.era() {
         Era::Modern if is_task(text) => {
             if prepared.call.exchange.is_modern() {
@@ -220,7 +220,7 @@ fn register(prepared: &PreparedCall<'_>, task: &str, kind: TaskKind) -> Result<A
 /// The error with which the task fails.
 pub async fn reply_for_legacy_client(prepared: &PreparedCall<'_>, response: Response) -> Result<Reply, McpError> {
     match &response {
-        Response::Result(result) if !prepared.call.traits.wants_task => {
+        Response::Result(result) if !prepared.call.flags.wants_task => {
             wait_for_task_result(prepared, result.get()).await
         }
         _ => prepared.reply(response),

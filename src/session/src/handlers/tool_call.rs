@@ -13,7 +13,7 @@ use crate::gateway::{
     local_tasks::LocalTasks,
     server::{CallRunner, Reviews},
 };
-use countersign_bridge::{CallTraits, tasks};
+use countersign_bridge::{CallFlags, tasks};
 use countersign_domain::changes::{
     CHANGE_ID_PREFIX, Change,
     plan::{MAX_CLIENT_ID_BYTES, MAX_TITLE_BYTES, plan_id},
@@ -41,7 +41,7 @@ pub(super) struct RoutedCall<'a> {
     pub route: &'a Arc<ToolRoute>,
     /// A JSON object, which is empty if the request has no arguments.
     pub arguments: &'a RawValue,
-    pub traits: CallTraits,
+    pub flags: CallFlags,
 }
 
 /// A call that may become a change or continues one, with what its request says about that.

@@ -25,7 +25,7 @@ use crate::{
     owned_messages::OwnedRequest,
     policy::{self, Admission, AdmittedCall, Counting, JudgedCall},
 };
-use countersign_bridge::{self, CallTraits, RequestedItem};
+use countersign_bridge::{self, CallFlags, RequestedItem};
 use countersign_domain::policy::Verdict;
 use countersign_exchange::{context::Exchange, reply::Reply, state::Cancellation};
 use countersign_protocol::{
@@ -114,18 +114,18 @@ async fn answer_call(
         }
         Ok(None) => (request, arguments),
     };
-    let traits = classify(exchange, &route, request);
+    let flags = call_flags(exchange, &route, request);
     // The block ends before the call runs, so that the future of a running call does not hold `call`, too.
     let next_step = {
-        let call = RoutedCall { scope, request, route: &route, arguments, traits };
-        if is_plan_tool(&route) && !traits.wants_task {
+        let call = RoutedCall { scope, request, route: &route, arguments, flags };
+        if is_plan_tool(&route) && !flags.wants_task {
             let outcome = Box::pin(plans::propose_plan(&call, &mut finder)).await;
             return to_tool_failure(outcome, &route)?.into_reply(exchange.revision());
         }
-        if has_meta(request, keys::PLAN) || (traits.is_retry && continues_change(exchange, request, &route)) {
+        if has_meta(request, keys::PLAN) || (flags.is_retry && continues_change(exchange, request, &route)) {
             return Box::pin(propose_step_or_resume(&call)).await;
         }
-        if route.provider.upstream().is_none() && traits.wants_task && !route.ruling.may_review() {
+        if route.provider.upstream().is_none() && flags.wants_task && !route.ruling.may_review() {
             return Err(tasks::local::forbidden_task_error());
         }
         decide(&call).await?
@@ -144,10 +144,10 @@ enum NextStep<'a> {
     Run(ProviderCall<'a>),
 }
 
-/// Classifies a call of this tool.
-fn classify(exchange: &Exchange, route: &ToolRoute, request: &Request<'_>) -> CallTraits {
+/// Returns the flags of a call of this tool.
+fn call_flags(exchange: &Exchange, route: &ToolRoute, request: &Request<'_>) -> CallFlags {
     let upstream = route.provider.upstream().map(|upstream| (&**upstream, route.def.raw.as_deref()));
-    CallTraits::for_tool(exchange, &request.outlined_params().object, upstream)
+    CallFlags::for_tool(exchange, &request.outlined_params().object, upstream)
 }
 
 /// Decides on a call outside of plans, and proposes or refuses it unless it may run. Arguments for modules and of plain HTTP
@@ -155,19 +155,19 @@ fn classify(exchange: &Exchange, route: &ToolRoute, request: &Request<'_>) -> Ca
 /// checks those of an allowed call itself, and [`ProviderCall::run_as_task`] those of an allowed call that a module runs as a
 /// task.
 async fn decide<'a>(call: &RoutedCall<'a>) -> Result<NextStep<'a>, McpError> {
-    let RoutedCall { scope: ToolCallScope { exchange, .. }, request, route, arguments, traits } = *call;
+    let RoutedCall { scope: ToolCallScope { exchange, .. }, request, route, arguments, flags } = *call;
     let is_checked_before_policy =
-        exchange.transport == Transport::Rest || (route.provider.upstream().is_none() && !traits.wants_task);
+        exchange.transport == Transport::Rest || (route.provider.upstream().is_none() && !flags.wants_task);
     if is_checked_before_policy && let Err(error) = validate::check_arguments(route, arguments) {
         return Box::pin(answer_invalid_call(call, None, error)).await.map(NextStep::Answer);
     }
     // The answers to an upstream's questions must reach that same upstream, so a retry has no fallback.
-    let judged = match traits.is_retry {
+    let judged = match flags.is_retry {
         true => policy::judge(exchange, route, arguments).await?,
         false => judge_with_fallback(call).await?,
     };
     let is_reviewed = judged.decision.verdict == Verdict::Review;
-    if is_reviewed || traits.wants_task {
+    if is_reviewed || flags.wants_task {
         // Neither a change nor a task begins that cannot run without the person's account.
         account_connection::check_connected(exchange, &judged.route).await?;
     }
@@ -205,8 +205,8 @@ async fn answer_invalid_call(
             let request = &completed.as_request();
             let judged = policy::judge(exchange, route, &arguments).await?;
             // A stateless client answers a server by repeating its own call, which lacks the arguments.
-            let traits = CallTraits { forbids_questions: exchange.is_modern(), ..classify(exchange, route, request) };
-            let call = RoutedCall { request, arguments: &arguments, traits, ..*call };
+            let flags = CallFlags { forbids_questions: exchange.is_modern(), ..call_flags(exchange, route, request) };
+            let call = RoutedCall { request, arguments: &arguments, flags, ..*call };
             match follow_decision(&call, judged).await? {
                 NextStep::Answer(reply) => Ok(reply),
                 NextStep::Run(call) => call.run().await,
@@ -219,9 +219,9 @@ async fn answer_invalid_call(
 /// Applies the policy's decision on a call; `judged` may have the route of its fallback. An admitted call does not run if it
 /// repeats a change by its idempotency key.
 async fn follow_decision<'a>(call: &RoutedCall<'a>, judged: JudgedCall) -> Result<NextStep<'a>, McpError> {
-    let RoutedCall { scope, request, route, traits, .. } = *call;
+    let RoutedCall { scope, request, route, flags, .. } = *call;
     let ToolCallScope { exchange, cancel, runner, local_tasks, .. } = scope;
-    let counting = if traits.resumes_parked_call { Counting::AlreadyCounted } else { Counting::Count };
+    let counting = if flags.resumes_parked_call { Counting::AlreadyCounted } else { Counting::Count };
     let admitted = match judged.apply_decision(exchange, counting) {
         Ok(Admission::Run(admitted)) => admitted,
         Ok(Admission::Review(judged)) => return Box::pin(propose(call, &judged)).await.map(NextStep::Answer),
@@ -233,10 +233,10 @@ async fn follow_decision<'a>(call: &RoutedCall<'a>, judged: JudgedCall) -> Resul
         return Ok(NextStep::Answer(reply));
     }
     let admitted_route = admitted.route();
-    let traits = if Arc::ptr_eq(admitted_route, route) { traits } else { classify(exchange, admitted_route, request) };
+    let flags = if Arc::ptr_eq(admitted_route, route) { flags } else { call_flags(exchange, admitted_route, request) };
     let may_run_here = || admitted_route.may_review() || admitted_route.provider.is_module();
-    let runs_as_local_task = traits.wants_task && !traits.is_upstream_task && may_run_here();
-    let call = ProviderCall { exchange, runner, cancel, request, admitted, traits };
+    let runs_as_local_task = flags.wants_task && !flags.is_upstream_task && may_run_here();
+    let call = ProviderCall { exchange, runner, cancel, request, admitted, flags };
     if runs_as_local_task {
         return tasks::local::start(call, local_tasks).map(NextStep::Answer);
     }
@@ -250,7 +250,7 @@ pub struct ProviderCall<'a> {
     pub cancel: &'a Cancellation,
     pub request: &'a Request<'a>,
     pub admitted: AdmittedCall,
-    pub traits: CallTraits,
+    pub flags: CallFlags,
 }
 
 impl ProviderCall<'_> {
@@ -271,7 +271,7 @@ impl ProviderCall<'_> {
 
     /// Runs the call. The arguments of a module's tool must be valid.
     async fn run(self) -> Result<Reply, McpError> {
-        let Self { exchange, runner, request, traits, .. } = self;
+        let Self { exchange, runner, request, flags, .. } = self;
         let route = self.admitted.route();
         let Some(upstream) = route.provider.upstream() else {
             let outcome = Box::pin(run_module(&self)).await;
@@ -289,7 +289,7 @@ impl ProviderCall<'_> {
             definition: route.def.raw.as_deref(),
             headers: &route.param_headers,
             is_read_only: route.is_read_only(),
-            traits,
+            flags,
         };
         match countersign_bridge::call(call).await {
             Err(error) if error.passthrough.is_none() && is_for_model(&error) => {

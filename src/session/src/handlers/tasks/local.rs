@@ -8,7 +8,7 @@ use crate::{
     gateway::local_tasks::{LocalTaskState, LocalTasks},
     owned_messages::OwnedRequest,
 };
-use countersign_bridge::CallTraits;
+use countersign_bridge::CallFlags;
 use countersign_exchange::{
     reply::{RelatedChannel, Reply},
     state::Cancellation,
@@ -21,7 +21,7 @@ use countersign_runtime::background;
 /// # Errors
 /// `OVERLOADED` if the principal has too many tasks already, or no memory left.
 pub fn start(call: ProviderCall<'_>, tasks: &LocalTasks) -> Result<Reply, McpError> {
-    let ProviderCall { exchange, runner, request, admitted, traits, .. } = call;
+    let ProviderCall { exchange, runner, request, admitted, flags, .. } = call;
     let size = request.params.map_or(0, |params| params.get().len());
     let cancel = runner.long_requests.shutdown.child_token();
     let task = tasks.register(&exchange.identity.principal.name, size, cancel.clone())?;
@@ -32,11 +32,10 @@ pub fn start(call: ProviderCall<'_>, tasks: &LocalTasks) -> Result<Reply, McpErr
         // The stream of a request that is answered at once ends with the answer.
         exchange.related = RelatedChannel::None;
     }
-    let traits = CallTraits { wants_task: false, ..traits };
+    let flags = CallFlags { wants_task: false, ..flags };
     background::spawn(async move {
         let (request, call_cancel) = (&owned.as_request(), &Cancellation::from(cancel.clone()));
-        let call =
-            ProviderCall { exchange: &exchange, runner: &runner, cancel: call_cancel, request, admitted, traits };
+        let call = ProviderCall { exchange: &exchange, runner: &runner, cancel: call_cancel, request, admitted, flags };
         let work = Box::pin(call.run_as_task());
         let state = tokio::select! {
             outcome = work => match outcome {
