@@ -45,11 +45,11 @@ impl NamedOperation {
     }
 }
 
-/// Proof that the policy has admitted a call. No handler runs a tool without it, and only [`JudgedCall::apply_decision`]
-/// creates it.
-pub struct AdmittedCall(Arc<ToolRoute>);
+/// The route of a call that the policy has admitted. No handler runs a tool without it, and only
+/// [`JudgedCall::apply_decision`] creates it.
+pub struct AdmittedRoute(Arc<ToolRoute>);
 
-impl AdmittedCall {
+impl AdmittedRoute {
     pub fn route(&self) -> &Arc<ToolRoute> {
         &self.0
     }
@@ -57,7 +57,7 @@ impl AdmittedCall {
 
 /// States whether a call that the policy does not deny runs or is reviewed.
 pub enum Admission {
-    Run(AdmittedCall),
+    Run(AdmittedRoute),
     Review(JudgedCall),
 }
 
@@ -112,7 +112,7 @@ impl JudgedCall {
     pub fn apply_decision(self, exchange: &Exchange, counting: Counting) -> Result<Admission, McpError> {
         self.check_scope_and_count(exchange, counting)?;
         match self.decision.verdict {
-            Verdict::Allow => Ok(Admission::Run(AdmittedCall(self.route))),
+            Verdict::Allow => Ok(Admission::Run(AdmittedRoute(self.route))),
             Verdict::Review => Ok(Admission::Review(self)),
             Verdict::Deny => Err(self.refuse(exchange)),
         }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{
     account_connection::{self, PageRequest},
+    admitted_call::AdmittedCall,
     lists::{hint_for_tools, render_page},
-    module_call::run_module,
     reviewed::{
         self,
         dashboard_hint::dashboard_hint,
@@ -21,13 +21,12 @@ use super::{
     upstream_wait::RouteFinder,
 };
 use crate::{
-    gateway::server::CallRunner,
     owned_messages::OwnedRequest,
-    policy::{self, Admission, AdmittedCall, Counting, JudgedCall},
+    policy::{self, Admission, Counting, JudgedCall},
 };
-use countersign_bridge::{self, CallFlags, RequestedItem};
+use countersign_bridge::CallFlags;
 use countersign_domain::policy::Verdict;
-use countersign_exchange::{context::Exchange, reply::Reply, state::Cancellation};
+use countersign_exchange::{context::Exchange, reply::Reply};
 use countersign_protocol::{
     McpError,
     envelope::Request,
@@ -141,7 +140,7 @@ async fn answer_call(
 enum NextStep<'a> {
     /// The answer to a call that was proposed, refused, asked about or started as a task, or that repeats a change.
     Answer(Reply),
-    Run(ProviderCall<'a>),
+    Run(AdmittedCall<'a>),
 }
 
 /// Returns the flags of a call of this tool.
@@ -152,7 +151,7 @@ fn call_flags(exchange: &Exchange, route: &ToolRoute, request: &Request<'_>) -> 
 
 /// Decides on a call outside of plans, and proposes or refuses it unless it may run. Arguments for modules and of plain HTTP
 /// calls are checked before the policy is asked, and those of other calls that a person is to see after that. An upstream
-/// checks those of an allowed call itself, and [`ProviderCall::run_as_task`] those of an allowed call that a module runs as a
+/// checks those of an allowed call itself, and [`AdmittedCall::run_as_task`] those of an allowed call that a module runs as a
 /// task.
 async fn decide<'a>(call: &RoutedCall<'a>) -> Result<NextStep<'a>, McpError> {
     let RoutedCall { scope: ToolCallScope { exchange, .. }, request, route, arguments, flags } = *call;
@@ -236,68 +235,11 @@ async fn follow_decision<'a>(call: &RoutedCall<'a>, judged: JudgedCall) -> Resul
     let flags = if Arc::ptr_eq(admitted_route, route) { flags } else { call_flags(exchange, admitted_route, request) };
     let may_run_here = || admitted_route.may_review() || admitted_route.provider.is_module();
     let runs_as_local_task = flags.wants_task && !flags.is_upstream_task && may_run_here();
-    let call = ProviderCall { exchange, runner, cancel, request, admitted, flags };
+    let call = AdmittedCall { exchange, runner, cancel, request, admitted, flags };
     if runs_as_local_task {
         return tasks::local::start(call, local_tasks).map(NextStep::Answer);
     }
     Ok(NextStep::Run(call))
-}
-
-/// An admitted call on the way to its provider.
-pub struct ProviderCall<'a> {
-    pub exchange: &'a Exchange,
-    pub runner: &'a CallRunner,
-    pub cancel: &'a Cancellation,
-    pub request: &'a Request<'a>,
-    pub admitted: AdmittedCall,
-    pub flags: CallFlags,
-}
-
-impl ProviderCall<'_> {
-    /// Runs the call in its task. The arguments of a module's tool are checked first.
-    ///
-    /// # Errors
-    /// The errors of the call.
-    pub async fn run_as_task(self) -> Result<Reply, McpError> {
-        let route = self.admitted.route();
-        if route.provider.upstream().is_none()
-            && let Err(error) =
-                validate::check_arguments(route, arguments_or_empty(self.request.tool_call()?.arguments)?)
-        {
-            return invalid_arguments_reply(self.exchange, route, error);
-        }
-        self.run().await
-    }
-
-    /// Runs the call. The arguments of a module's tool must be valid.
-    async fn run(self) -> Result<Reply, McpError> {
-        let Self { exchange, runner, request, flags, .. } = self;
-        let route = self.admitted.route();
-        let Some(upstream) = route.provider.upstream() else {
-            let outcome = Box::pin(run_module(&self)).await;
-            return to_tool_failure(outcome, route)?.into_reply(exchange.revision());
-        };
-        if route.is_connect_tool() {
-            return Box::pin(account_connection::answer_connect_tool(exchange, upstream)).await;
-        }
-        let call = countersign_bridge::Call {
-            exchange,
-            bridge: &runner.bridge,
-            upstream,
-            item: RequestedItem::Tool(upstream.names.upstream_name(&route.def.name).unwrap_or(&route.def.name)),
-            request,
-            definition: route.def.raw.as_deref(),
-            headers: &route.param_headers,
-            is_read_only: route.is_read_only(),
-            flags,
-        };
-        match countersign_bridge::call(call).await {
-            Err(error) if error.passthrough.is_none() && is_for_model(&error) => {
-                Ok(countersign_bridge::tool_error_reply(&error))
-            }
-            outcome => outcome,
-        }
-    }
 }
 
 /// Proposes a call with valid arguments as a change.
@@ -344,7 +286,11 @@ fn reply_to_review(call: &ReviewedCall<'_>, outcome: Result<ToolOutcome, McpErro
 
 /// Returns the answer to a call with invalid arguments. They are a protocol error in old revisions and for plain HTTP
 /// clients. In newer revisions they are a result that a model can read (2025-11-25/server/tools#error-handling).
-fn invalid_arguments_reply(exchange: &Exchange, route: &ToolRoute, error: McpError) -> Result<Reply, McpError> {
+pub(super) fn invalid_arguments_reply(
+    exchange: &Exchange,
+    route: &ToolRoute,
+    error: McpError,
+) -> Result<Reply, McpError> {
     let is_result =
         exchange.transport != Transport::Rest && exchange.revision().rules().invalid_arguments_are_tool_errors;
     if is_result { failure_reply(exchange, route, error) } else { Err(error) }
@@ -356,7 +302,10 @@ fn failure_reply(exchange: &Exchange, route: &ToolRoute, error: McpError) -> Res
 }
 
 /// Turns a failure that the model can act on into a result.
-fn to_tool_failure(outcome: Result<ToolOutcome, McpError>, route: &ToolRoute) -> Result<ToolOutcome, McpError> {
+pub(super) fn to_tool_failure(
+    outcome: Result<ToolOutcome, McpError>,
+    route: &ToolRoute,
+) -> Result<ToolOutcome, McpError> {
     match outcome {
         Err(error) if is_for_model(&error) => Ok(ToolOutcome::Finished(FinishedCall::from_error(&error, route), None)),
         outcome => outcome,
@@ -388,6 +337,6 @@ async fn judge_with_fallback(call: &RoutedCall<'_>) -> Result<JudgedCall, McpErr
 }
 
 /// Returns `true` if the error becomes a result that the model reads.
-fn is_for_model(error: &McpError) -> bool {
+pub(super) fn is_for_model(error: &McpError) -> bool {
     is_tool_failure(error.kind) && account_connection::connect_url(error).is_none()
 }

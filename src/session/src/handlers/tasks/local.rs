@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::super::tools::ProviderCall;
+use super::super::admitted_call::AdmittedCall;
 use crate::{
     gateway::local_tasks::{LocalTaskState, LocalTasks},
     owned_messages::OwnedRequest,
@@ -20,8 +20,8 @@ use countersign_runtime::background;
 ///
 /// # Errors
 /// `OVERLOADED` if the principal has too many tasks already, or no memory left.
-pub fn start(call: ProviderCall<'_>, tasks: &LocalTasks) -> Result<Reply, McpError> {
-    let ProviderCall { exchange, runner, request, admitted, flags, .. } = call;
+pub fn start(call: AdmittedCall<'_>, tasks: &LocalTasks) -> Result<Reply, McpError> {
+    let AdmittedCall { exchange, runner, request, admitted, flags, .. } = call;
     let size = request.params.map_or(0, |params| params.get().len());
     let cancel = runner.long_requests.shutdown.child_token();
     let task = tasks.register(&exchange.identity.principal.name, size, cancel.clone())?;
@@ -35,7 +35,7 @@ pub fn start(call: ProviderCall<'_>, tasks: &LocalTasks) -> Result<Reply, McpErr
     let flags = CallFlags { wants_task: false, ..flags };
     background::spawn(async move {
         let (request, call_cancel) = (&owned.as_request(), &Cancellation::from(cancel.clone()));
-        let call = ProviderCall { exchange: &exchange, runner: &runner, cancel: call_cancel, request, admitted, flags };
+        let call = AdmittedCall { exchange: &exchange, runner: &runner, cancel: call_cancel, request, admitted, flags };
         let work = Box::pin(call.run_as_task());
         let state = tokio::select! {
             outcome = work => match outcome {
