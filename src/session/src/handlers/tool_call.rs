@@ -44,12 +44,8 @@ pub(super) struct RoutedCall<'a> {
     pub flags: CallFlags,
 }
 
-/// A call that may become a change or continues one, with what its request says about that.
-pub(super) struct ReviewedCall<'a> {
-    pub scope: ToolCallScope<'a>,
-    pub route: &'a Arc<ToolRoute>,
-    /// See [`RoutedCall::arguments`].
-    pub arguments: &'a RawValue,
+/// The options of a request whose call may become a change, or continues one.
+pub(super) struct ReviewOptions<'a> {
     pub idempotency_key: Option<Cow<'a, str>>,
     /// The agent's reason for the call.
     pub reason: Option<Cow<'a, str>>,
@@ -59,35 +55,28 @@ pub(super) struct ReviewedCall<'a> {
     pub accepts_task: bool,
     /// `requestState` of a call that its client has repeated.
     pub request_state: Option<Cow<'a, str>>,
-    /// `inputResponses` of a repeated call, as JSON.
-    pub responses: Option<&'a str>,
     /// The plan of which the call is a step.
     pub plan: Option<PlanAnnouncement>,
 }
 
-impl<'a> ReviewedCall<'a> {
-    /// Reads what the request of a call says about its review.
+impl<'a> ReviewOptions<'a> {
+    /// Reads the options from the request of a call.
     ///
     /// # Errors
     /// `INVALID_PARAMS`.
     pub fn new(call: &RoutedCall<'a>) -> Result<Self, McpError> {
-        let RoutedCall { scope, request, route, arguments, .. } = *call;
-        let exchange = scope.exchange;
+        let RoutedCall { scope: ToolCallScope { exchange, .. }, request, .. } = *call;
         let accepts_task = match exchange.is_modern() {
             true => task::is_extension_declared(&exchange.facts.capabilities),
             false => tasks::is_requested(exchange, &request.outlined_params().object),
         };
         let meta = request.meta()?;
         Ok(Self {
-            scope,
-            route,
-            arguments,
             idempotency_key: meta.idempotency_key,
             reason: meta.reason,
             progress_token: meta.progress_token,
             accepts_task,
             request_state: request_state(exchange, request),
-            responses: input_responses(exchange, request),
             plan: meta.plan.map(|plan| parse_announcement(exchange, plan)).transpose()?,
         })
     }

@@ -15,8 +15,8 @@ use super::{
     },
     tasks,
     tool_call::{
-        ReviewedCall, RoutedCall, ToolCallScope, ToolOutcome, arguments_or_empty, complete_arguments, continues_change,
-        find_route, has_meta, is_plan_tool, pending_reply, request_state,
+        ReviewOptions, RoutedCall, ToolCallScope, ToolOutcome, arguments_or_empty, complete_arguments,
+        continues_change, find_route, has_meta, is_plan_tool, pending_reply, request_state,
     },
     upstream_wait::RouteFinder,
 };
@@ -190,7 +190,7 @@ async fn answer_invalid_call(
     error: McpError,
 ) -> Result<Reply, McpError> {
     let RoutedCall { scope: ToolCallScope { exchange, .. }, route, .. } = *call;
-    match missing_arguments::ask_for(&ReviewedCall::new(call)?, judged).await? {
+    match missing_arguments::ask_for(call, judged).await? {
         Some(MissingArguments::NeedsInput(result)) => {
             ToolOutcome::NeedsInput { result, pending: false }.into_reply(exchange.revision())
         }
@@ -244,34 +244,38 @@ async fn follow_decision<'a>(call: &RoutedCall<'a>, judged: JudgedCall) -> Resul
 
 /// Proposes a call with valid arguments as a change.
 async fn propose(call: &RoutedCall<'_>, judged: &JudgedCall) -> Result<Reply, McpError> {
-    let call = ReviewedCall::new(call)?;
-    let outcome = reviewed::review(&call, judged).await;
-    reply_to_review(&call, outcome)
+    let options = ReviewOptions::new(call)?;
+    let outcome = reviewed::review(call, &options, judged).await;
+    reply_to_review(call, &options, outcome)
 }
 
 /// Proposes a step of a plan, for which the policy is asked, or answers a call that continues a change.
 async fn propose_step_or_resume(call: &RoutedCall<'_>) -> Result<Reply, McpError> {
-    let call = ReviewedCall::new(call)?;
-    let outcome = match &call.plan {
-        Some(plan) => plans::propose_step(&call, plan).await,
-        None => reviewed::resume(&call, call.request_state.as_deref().unwrap_or_default()).await,
+    let options = ReviewOptions::new(call)?;
+    let outcome = match &options.plan {
+        Some(plan) => plans::propose_step(call, &options, plan).await,
+        None => reviewed::resume(call, &options).await,
     };
-    reply_to_review(&call, outcome)
+    reply_to_review(call, &options, outcome)
 }
 
 /// Returns the answer to a call that repeats a change by its idempotency key, or `None` if there is no such change.
 async fn answer_repeat(call: &RoutedCall<'_>) -> Result<Option<Reply>, McpError> {
-    let call = ReviewedCall::new(call)?;
-    let repeated = reviewed::answer_repeat(&call).await.transpose();
-    repeated.map(|outcome| reply_to_review(&call, outcome)).transpose()
+    let options = ReviewOptions::new(call)?;
+    let repeated = reviewed::answer_repeat(call, &options).await.transpose();
+    repeated.map(|outcome| reply_to_review(call, &options, outcome)).transpose()
 }
 
 /// Returns the answer to a call that may have become a change.
-fn reply_to_review(call: &ReviewedCall<'_>, outcome: Result<ToolOutcome, McpError>) -> Result<Reply, McpError> {
+fn reply_to_review(
+    call: &RoutedCall<'_>,
+    options: &ReviewOptions<'_>,
+    outcome: Result<ToolOutcome, McpError>,
+) -> Result<Reply, McpError> {
     let ToolCallScope { exchange, reviews, .. } = call.scope;
     match to_tool_failure(outcome, call.route)? {
-        ToolOutcome::Pending(change) if call.accepts_task => {
-            Ok(Reply { is_pending: true, ..tasks::creation_reply(exchange, reviews, &change, call.progress_token) })
+        ToolOutcome::Pending(change) if options.accepts_task => {
+            Ok(Reply { is_pending: true, ..tasks::creation_reply(exchange, reviews, &change, options.progress_token) })
         }
         ToolOutcome::Pending(change) => {
             let result = match dashboard_hint(exchange, reviews, &change) {

@@ -9,7 +9,7 @@ use super::{
     super::{
         account_connection,
         tool_call::{
-            ReviewedCall, RoutedCall, ToolCallScope, ToolOutcome, arguments_or_empty, complete_arguments, find_route,
+            ReviewOptions, RoutedCall, ToolCallScope, ToolOutcome, arguments_or_empty, complete_arguments, find_route,
         },
         upstream_wait::RouteFinder,
     },
@@ -132,10 +132,11 @@ async fn preview_calls(scope: ToolCallScope<'_>, calls: &[PlannedCall<'_>]) -> R
 /// and the errors of storing the step. A call that must fail is returned to the agent, and the plan continues without
 /// it.
 pub(in crate::handlers) async fn propose_step(
-    call: &ReviewedCall<'_>,
+    call: &RoutedCall<'_>,
+    options: &ReviewOptions<'_>,
     plan: &PlanAnnouncement,
 ) -> Result<ToolOutcome, McpError> {
-    let ReviewedCall { scope, route, arguments, .. } = *call;
+    let RoutedCall { scope, route, arguments, .. } = *call;
     let ToolCallScope { exchange, reviews, .. } = scope;
     exchange.identity.principal.require_scope(Scope::ToolsPropose)?;
     // The position of the step is not known yet. `Changes::propose_step` checks its references again.
@@ -148,11 +149,11 @@ pub(in crate::handlers) async fn propose_step(
             return Err(denied);
         }
     };
-    if let Some(change) = find_repeated(call).await? {
+    if let Some(change) = find_repeated(call, options).await? {
         return Ok(ToolOutcome::Pending(change));
     }
-    let idempotency_key = call.idempotency_key.as_deref().map(str::to_owned);
-    let stated_reason = call.reason.as_deref().map(str::to_owned);
+    let idempotency_key = options.idempotency_key.as_deref().map(str::to_owned);
+    let stated_reason = options.reason.as_deref().map(str::to_owned);
     let proposal = preview_step(scope, &judged, arguments).await?;
     if must_be_returned(&proposal) {
         let earlier = reviews.changes.plan(&plan.id).await?.map(|plan| plan.changes).unwrap_or_default();
