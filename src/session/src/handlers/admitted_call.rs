@@ -108,5 +108,5 @@ async fn run_module(call: &AdmittedCall<'_>) -> Result<ToolOutcome, McpError> {
     };
     let failure = result.is_error.then_some(ErrorKind::ToolExecution);
     let fits_output_schema = failure.is_none() || route.allows_structured_error();
-    Ok(ToolOutcome::Finished(FinishedCall { result, failure, fits_output_schema }, None))
+    Ok(ToolOutcome::Finished(FinishedCall { result, failure, fits_output_schema, change_id: None }))
 }

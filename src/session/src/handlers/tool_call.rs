@@ -137,8 +137,8 @@ impl ToolCallScope<'_> {
 
 /// The outcome of a call that the gateway runs or puts under review.
 pub(super) enum ToolOutcome {
-    /// The call ran, or its change has ended. The id of that change is included.
-    Finished(FinishedCall, Option<String>),
+    /// The call ran, or its change has ended.
+    Finished(FinishedCall),
     /// The call waits for a person's decision.
     Pending(Arc<Change>),
     /// The change ran, and the call ended with a protocol error.
@@ -151,7 +151,7 @@ impl ToolOutcome {
     /// Returns the outcome of a call from the current state of its change.
     pub fn from_change(change: Arc<Change>) -> Self {
         match outcome_of(&change) {
-            Some(Ok(finished)) => Self::Finished(finished, Some(change.id.clone())),
+            Some(Ok(finished)) => Self::Finished(finished),
             Some(Err(error)) => Self::Failed(error),
             None => Self::Pending(change),
         }
@@ -165,7 +165,7 @@ impl ToolOutcome {
         let to_reply =
             |result: &ToolResult, includes_structure| Reply::new(result.to_json(revision, includes_structure));
         Ok(match self {
-            Self::Finished(FinishedCall { result, failure, fits_output_schema }, change_id) => {
+            Self::Finished(FinishedCall { result, failure, fits_output_schema, change_id }) => {
                 Reply { failure, change_id, ..to_reply(&result, fits_output_schema) }
             }
             Self::Pending(change) => pending_reply(&change, &change_result(&change), revision),

@@ -311,7 +311,7 @@ pub(super) fn to_tool_failure(
     route: &ToolRoute,
 ) -> Result<ToolOutcome, McpError> {
     match outcome {
-        Err(error) if is_for_model(&error) => Ok(ToolOutcome::Finished(FinishedCall::from_error(&error, route), None)),
+        Err(error) if is_for_model(&error) => Ok(ToolOutcome::Finished(FinishedCall::from_error(&error, route))),
         outcome => outcome,
     }
 }

@@ -88,7 +88,8 @@ pub(in crate::handlers) async fn propose_plan(
 }
 
 fn finished_plan(steps: &[Arc<Change>]) -> ToolOutcome {
-    ToolOutcome::Finished(FinishedCall { result: plan_result(steps), failure: None, fits_output_schema: true }, None)
+    let result = plan_result(steps);
+    ToolOutcome::Finished(FinishedCall { result, failure: None, fits_output_schema: true, change_id: None })
 }
 
 /// A call of a plan that the policy does not deny.
