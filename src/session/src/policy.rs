@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 use countersign_domain::{
     policy::{DEFAULT_IDENTITY, Decision, Policy, Requester, Subject, Verdict},
     principal::Scope,
+    text::truncate,
 };
 use countersign_exchange::context::Exchange;
 use countersign_protocol::{ErrorKind, McpError};
@@ -203,7 +204,7 @@ pub fn check_policy(
     let Some(policy) = table.refusing_policy() else { return Ok(()) };
     let Some(refusal) = find_refusal(policy, provider, subject, &exchange.requester()) else { return Ok(()) };
     policy.count_refusal(refusal.rule.as_deref());
-    let name: String = subject.name().chars().take(2048).collect();
+    let name = truncate(subject.name(), 2048);
     let rule = refusal.rule.as_deref().unwrap_or(DEFAULT_IDENTITY);
     let (kind, principal) = (subject.kind_name(), &exchange.identity.principal.name);
     if policy.simulates() {
@@ -212,7 +213,7 @@ pub fn check_policy(
         return Ok(());
     }
     tracing::info!(what = kind, name, %principal, rule, reason = %refusal.reason, "a request was denied");
-    Err(denied_error(kind, (kind, &name), refusal.rule.as_deref(), &refusal.reason))
+    Err(denied_error(kind, (kind, name), refusal.rule.as_deref(), &refusal.reason))
 }
 
 /// Filters lists for one client: entries that it may not use are left out.

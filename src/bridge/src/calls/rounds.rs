@@ -14,6 +14,7 @@ use crate::{
         result::{ResultMembers, ResultType},
     },
 };
+use countersign_domain::text::truncate;
 use countersign_exchange::reply::Reply;
 use countersign_protocol::{
     ErrorKind, McpError,
@@ -175,7 +176,6 @@ fn check_input(prepared: &PreparedCall<'_>, result: &str) -> Result<(), McpError
 
 /// Returns the error for a result of a type that only an extension defines, which the client does not declare.
 fn unknown_type_error(name: &str) -> McpError {
-    let short_type: String = name.chars().take(64).collect();
     McpError::new(ErrorKind::NotBridgeable, "the upstream's result is of a type that this client does not know")
-        .with("resultType", short_type)
+        .with("resultType", truncate(name, 64))
 }

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{check_capabilities, missing_capabilities, missing_capability_error, params_for_client};
 use crate::translation::result::is_error_result;
+use countersign_domain::text::truncate;
 use countersign_protocol::{McpError, Revision, json::string, negotiate::ClientCapabilities};
 use countersign_provider::request::{Replier, UpstreamRequest};
 use countersign_upstream::Response;
@@ -98,7 +99,7 @@ impl DeclinedQuestions {
     pub fn record(&self, method: &str, params: Option<Box<RawValue>>) {
         let mut all = self.0.lock();
         if all.len() < MAX_DECLINED {
-            all.push((method.chars().take(64).collect(), params));
+            all.push((truncate(method, 64).to_owned(), params));
         }
     }
 

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::{awaited_task::AwaitedTask, kept_outcome::KeptOutcome};
 use crate::translation::task_shape::Times;
+use countersign_domain::text::truncate;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_upstream::{Caller, Upstream};
 
@@ -116,8 +117,7 @@ impl Task {
 
 /// Returns the error for a task that does not exist, or that the client must not see.
 pub fn unknown_task_error(alias: &str) -> McpError {
-    let short_alias: String = alias.chars().take(128).collect();
-    McpError::new(ErrorKind::InvalidParams, "Task not found").with("taskId", short_alias)
+    McpError::new(ErrorKind::InvalidParams, "Task not found").with("taskId", truncate(alias, 128))
 }
 
 /// The tasks that upstreams run for clients. They are kept in memory only, so after a restart their ids are

@@ -31,6 +31,7 @@ use crate::bounds::{
 use countersign_domain::{
     policy::OwnedRequester,
     principal::{Credential, Identity, Principal},
+    text::truncate,
 };
 use countersign_protocol::{Era, ErrorKind, McpError, RequestId, Revision, params::LoggingLevel};
 use countersign_provider::{SessionNotes, Subscriber};
@@ -473,8 +474,8 @@ impl SessionState {
 }
 
 /// Returns the part of a session id that may be shown, without the node's name, which all sessions of a gateway share.
-pub fn short_session_id(id: &str) -> String {
-    id.split_once('.').map_or(id, |(_, random_part)| random_part).chars().take(8).collect()
+pub fn short_session_id(id: &str) -> &str {
+    truncate(id.split_once('.').map_or(id, |(_, random_part)| random_part), 8)
 }
 
 impl Subscriber for SessionState {

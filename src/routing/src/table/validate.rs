@@ -5,7 +5,7 @@ use jsonschema::{Draft, ValidationError, error::ValidationErrorKind as Kind};
 use serde_json::{Value, json, value::RawValue};
 
 use super::ToolRoute;
-use countersign_domain::text::shorten;
+use countersign_domain::text::{shorten, truncate};
 use countersign_protocol::{ErrorKind, McpError, redact::redact, suggest};
 use countersign_provider::{
     ToolDef,
@@ -37,7 +37,7 @@ pub(super) fn compile_schema(def: &ToolDef) -> Result<Option<CompiledSchema>, St
         Ok(schema) => Ok(Some(schema)),
         // Patterns with look-around or back-references are accepted as well.
         Err(_) if def.raw.is_some() && compile(PatternEngine::Backtracking).is_ok() => unchecked(),
-        Err(error) => Err(redact(&error.to_string()).chars().take(500).collect()),
+        Err(error) => Err(truncate(&redact(&error.to_string()), 500).to_owned()),
     }
 }
 

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::policy::{ListFilter, check_policy};
 use countersign_bridge::{self, Bridge, Call, RequestedItem};
-use countersign_domain::policy::Subject;
+use countersign_domain::{policy::Subject, text::truncate};
 use countersign_exchange::{context::Exchange, facts::check_uri, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
@@ -178,7 +178,7 @@ fn truncate_values(result: &str) -> Option<String> {
 }
 
 fn unknown_prompt_error(name: &str) -> McpError {
-    let name: String = name.chars().take(128).collect();
+    let name = truncate(name, 128);
     McpError::new(ErrorKind::PromptNotFound, format!("Unknown prompt: {name}")).with("prompt", name)
 }
 

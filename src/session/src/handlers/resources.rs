@@ -13,7 +13,7 @@ use crate::{
     policy::{ListFilter, check_policy},
 };
 use countersign_bridge::{self, Bridge, Call, RequestedItem};
-use countersign_domain::policy::Subject;
+use countersign_domain::{policy::Subject, text::truncate};
 use countersign_exchange::{
     context::Exchange,
     facts::check_uri,
@@ -223,6 +223,5 @@ pub(super) fn upstream_of_uri(table: &RouteTable, uri: &str) -> Option<(Arc<Upst
 }
 
 fn unknown_resource_error(uri: &str) -> McpError {
-    let uri: String = uri.chars().take(2048).collect();
-    McpError::new(ErrorKind::ResourceNotFound, "Resource not found").with("uri", uri)
+    McpError::new(ErrorKind::ResourceNotFound, "Resource not found").with("uri", truncate(uri, 2048))
 }

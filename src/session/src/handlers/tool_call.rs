@@ -14,9 +14,12 @@ use crate::gateway::{
     server::{CallRunner, Reviews},
 };
 use countersign_bridge::{CallFlags, tasks};
-use countersign_domain::changes::{
-    CHANGE_ID_PREFIX, Change,
-    plan::{MAX_CLIENT_ID_BYTES, MAX_TITLE_BYTES, plan_id},
+use countersign_domain::{
+    changes::{
+        CHANGE_ID_PREFIX, Change,
+        plan::{MAX_CLIENT_ID_BYTES, MAX_TITLE_BYTES, plan_id},
+    },
+    text::truncate,
 };
 use countersign_exchange::{context::Exchange, reply::Reply, state::Cancellation};
 use countersign_protocol::{
@@ -236,7 +239,7 @@ pub(super) async fn find_route(finder: &mut RouteFinder<'_>, name: &str) -> Resu
     }
     Box::pin(finder.find_tool(name)).await?.ok_or_else(|| {
         let nearest = finder.table.nearest_tool(name, finder.principal);
-        let name: String = name.chars().take(128).collect();
+        let name = truncate(name, 128);
         let suggestion = nearest.as_ref().map(|nearest| format!(". Did you mean {nearest}?")).unwrap_or_default();
         let error =
             McpError::new(ErrorKind::ToolNotFound, format!("Unknown tool: {name}{suggestion}")).with("tool", name);

@@ -25,6 +25,7 @@ use countersign_domain::{
     },
     policy::Verdict,
     principal::Scope,
+    text::truncate,
 };
 use countersign_protocol::{ErrorKind, McpError, arguments};
 use countersign_provider::previews;
@@ -233,7 +234,6 @@ const fn must_be_returned(proposal: &Proposal) -> bool {
 
 /// Adds the position of a refused call to its error.
 fn with_position(mut error: McpError, step: usize, tool: &str) -> McpError {
-    let tool: String = tool.chars().take(128).collect();
-    error.message = format!("Call {step} of the plan ({tool}): {}", error.message).into();
+    error.message = format!("Call {step} of the plan ({}): {}", truncate(tool, 128), error.message).into();
     error.with("step", step)
 }
