@@ -8,7 +8,7 @@ use tokio::sync::broadcast::Receiver;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
-    subscribers::{Clients, ListenFilter, ListenSink, Subscribers, WatchReady, WatchSource},
+    subscribers::{Clients, ListenFilter, ListenSink, Subscribers, WatchReady},
     table::{Aliases, PublishedTable, RouteError, RouteTable, RouteTarget, TableInputs, ruling::find_refusal},
 };
 use countersign_domain::{
@@ -73,7 +73,7 @@ impl Router {
         })?);
         self.published.store(table.clone());
         old.superseded.cancel();
-        self.subscribers.move_sources(|uri| find_source(&table, uri));
+        self.subscribers.move_sources(|uri| table.upstream_resource(uri));
         let varies_by_principal = old.varies_by_principal || table.varies_by_principal;
         let may_refuse = old.refusing_policy().is_some() || table.refusing_policy().is_some();
         if old.generation > 0 {
@@ -113,14 +113,6 @@ impl Router {
         };
         self.subscribers.notify_updated(uri, audience, Some(&may_read));
     }
-}
-
-/// Returns the upstream and its own URI of a resource; `None` if the resource is not an upstream's.
-fn find_source(table: &RouteTable, uri: &str) -> Option<WatchSource> {
-    let provider = table.provider_for_uri(uri)?;
-    let upstream = provider.upstream()?;
-    let own_uri = upstream.names.upstream_uri(uri)?.to_owned();
-    Some(WatchSource { upstream: upstream.clone(), own_uri })
 }
 
 impl Actor for Router {
@@ -305,7 +297,7 @@ impl Handler<Subscribe> for Router {
 
     fn handle(&mut self, Subscribe { session, uri }: Subscribe, _: &mut Self::Context) -> Self::Result {
         let table = self.published.load();
-        MessageResult(self.subscribers.subscribe(&session, uri, |uri| find_source(&table, uri)))
+        MessageResult(self.subscribers.subscribe(&session, uri, |uri| table.upstream_resource(uri)))
     }
 }
 
@@ -344,7 +336,7 @@ impl Handler<Listen> for Router {
 
     fn handle(&mut self, Listen { id, requester, filter, sink }: Listen, ctx: &mut Self::Context) -> Self::Result {
         let table = self.published.load();
-        let (key, resources) = self.subscribers.listen(id, requester, filter, sink, |uri| find_source(&table, uri));
+        let (key, resources) = self.subscribers.listen(id, requester, filter, sink, |uri| table.upstream_resource(uri));
         MessageResult((RegisteredListener { router: ctx.address(), key }, resources))
     }
 }

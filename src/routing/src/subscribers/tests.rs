@@ -9,7 +9,7 @@ use super::*;
 use countersign_config::{UpstreamConfig, UpstreamTarget};
 use countersign_domain::principal::{Principal, Role};
 use countersign_protocol::Revision;
-use countersign_upstream::{Catalog, testing};
+use countersign_upstream::{Catalog, Upstream, testing};
 
 fn upstream() -> Arc<Upstream> {
     let target = UpstreamTarget::Command { command: "x".into(), args: vec![], env: BTreeMap::default(), cwd: None };
@@ -84,11 +84,11 @@ fn filter(uris: &[&str]) -> ListenFilter {
     ListenFilter { uris: uris.iter().map(|uri| (*uri).to_owned()).collect(), ..ListenFilter::default() }
 }
 
-fn source_at(upstream: &Arc<Upstream>) -> impl Fn(&str) -> Option<WatchSource> {
+fn source_at(upstream: &Arc<Upstream>) -> impl Fn(&str) -> Option<UpstreamResource> {
     let upstream = upstream.clone();
     move |uri| {
         let own = upstream.names.upstream_uri(uri)?.to_owned();
-        Some(WatchSource { upstream: upstream.clone(), own_uri: own })
+        Some(UpstreamResource { upstream: upstream.clone(), own_uri: own })
     }
 }
 

@@ -31,7 +31,7 @@ use self::{
     name_conflicts::{ResolvedNames, Warnings},
     operations::OperationRoutes,
     personal_lists::PersonalLists,
-    resources::Resources,
+    resources::{Resources, UpstreamResource},
     server_instructions::ServerInstructions,
     unreached_upstreams::UnreachedUpstreams,
 };
@@ -418,6 +418,13 @@ impl RouteTable {
     /// Returns the provider that serves a URI or a URI template.
     pub fn provider_for_uri(&self, uri: &str) -> Option<RouteTarget> {
         self.resources.find(uri).cloned()
+    }
+
+    /// Returns a resource at the upstream that serves it, or `None` if no upstream serves the URI.
+    pub fn upstream_resource(&self, uri: &str) -> Option<UpstreamResource> {
+        let upstream = self.resources.find(uri)?.upstream()?;
+        let own_uri = upstream.names.upstream_uri(uri)?.to_owned();
+        Some(UpstreamResource { upstream: Arc::clone(upstream), own_uri })
     }
 
     /// Returns the instructions of the servers that this principal sees.

@@ -25,6 +25,14 @@ pub struct Resources {
     pub(super) templates: ResolvedNames<TemplateRoute>,
 }
 
+/// A resource at the upstream that serves it.
+#[derive(Clone)]
+pub struct UpstreamResource {
+    pub upstream: Arc<Upstream>,
+    /// The resource's URI at the upstream.
+    pub own_uri: String,
+}
+
 /// An upstream without a prefix, whose URIs are used unmodified.
 struct UnprefixedUpstream {
     provider: RouteTarget,

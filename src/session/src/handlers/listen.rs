@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     ItemRequest,
-    resources::{reserve_memory, upstream_of_uri},
+    resources::reserve_memory,
     tasks::{TaskSources, listen as tasks},
 };
 use crate::{gateway::server::Routing, policy::check_policy};
@@ -36,11 +36,10 @@ use countersign_protocol::{
 use countersign_routing::{
     RouteTarget,
     actor::{Acknowledge, Listen},
-    resources::can_subscribe,
+    resources::{UpstreamResource, can_subscribe},
     subscribers::{ListenFilter, ListenSink},
 };
 use countersign_runtime::background;
-use countersign_upstream::Upstream;
 
 /// Keeps the request open until the client cancels it or stops reading, another stream takes its slot, or the gateway
 /// shuts down. An eviction or a shutdown ends it with a result, and a credential that is no longer valid ends it with
@@ -85,11 +84,11 @@ pub async fn listen(
         let refused = join_all(watched).await.into_iter().flatten().collect();
         // The Router chose the providers by its newest table, which may be newer than that of the request.
         let table = routes.load_full();
-        let upstream_uris: Vec<_> = uris.iter().filter_map(|uri| upstream_of_uri(&table, uri)).collect();
+        let upstream_resources: Vec<_> = uris.iter().filter_map(|uri| table.upstream_resource(uri)).collect();
         // This request may last for hours, and must not keep an old table in memory.
         drop(table);
-        for (upstream, uri) in upstream_uris {
-            own_link_subscriptions.subscribe(upstream, uri).await;
+        for resource in upstream_resources {
+            own_link_subscriptions.subscribe(resource).await;
         }
         router.send(Acknowledge { key: listener.key, refused }).await.map_err(|_| McpError::shutting_down())?;
         let listener = TaskListener { exchange, subscription: request.id.as_json(), sink: &*sink };
@@ -173,15 +172,16 @@ fn create_sink(related: RelatedChannel, last_sent: Arc<AtomicU64>, overflowed: C
 /// Ends the subscriptions on the client's own links, however the request ends.
 struct OwnLinkSubscriptions<'a> {
     exchange: &'a Exchange,
-    subscribed: Vec<(Arc<Upstream>, String)>,
+    subscribed: Vec<UpstreamResource>,
 }
 
 impl OwnLinkSubscriptions<'_> {
     /// Subscribes to a resource. If the future is dropped, the subscription still ends with the others, because the
     /// server may have received it.
-    async fn subscribe(&mut self, upstream: Arc<Upstream>, uri: String) {
-        self.subscribed.push((Arc::clone(&upstream), uri.clone()));
-        countersign_bridge::subscribe_on_own_link(self.exchange, &upstream, &uri, "resources/subscribe").await;
+    async fn subscribe(&mut self, resource: UpstreamResource) {
+        self.subscribed.push(resource.clone());
+        let UpstreamResource { upstream, own_uri } = &resource;
+        countersign_bridge::subscribe_on_own_link(self.exchange, upstream, own_uri, "resources/subscribe").await;
     }
 }
 
@@ -192,8 +192,9 @@ impl Drop for OwnLinkSubscriptions<'_> {
             return;
         }
         background::spawn(async move {
-            for (upstream, uri) in subscribed {
-                countersign_bridge::subscribe_on_own_link(&exchange, &upstream, &uri, "resources/unsubscribe").await;
+            for UpstreamResource { upstream, own_uri } in subscribed {
+                countersign_bridge::subscribe_on_own_link(&exchange, &upstream, &own_uri, "resources/unsubscribe")
+                    .await;
             }
         });
     }
