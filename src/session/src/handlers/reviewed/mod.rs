@@ -25,7 +25,7 @@ use countersign_domain::{
 };
 use countersign_exchange::context::Exchange;
 use countersign_protocol::{ErrorKind, McpError, Revision, arguments, params::LoggingLevel};
-use countersign_provider::previews;
+use countersign_provider::previews::{self, PreviewRequest};
 use countersign_review::{CallIdentity, Proposal};
 use countersign_routing::ToolRoute;
 use countersign_runtime::background;
@@ -238,8 +238,9 @@ async fn propose(
         return Ok(change);
     }
     let (provider, context) = (route.provider.provider(), scope.preview_context());
-    let preview = previews::preview(&reviews.directory, &provider, &route.def.name, arguments, &context);
-    let preview = runner.limits.with_timeout(preview).await?;
+    let (directory, tool) = (&reviews.directory, &route.def.name);
+    let request = PreviewRequest { directory, provider: &provider, tool, arguments, context: &context };
+    let preview = runner.limits.with_timeout(previews::preview(request)).await?;
     let (decision, terms) = (&*judged.decision, &judged.decision.terms);
     if terms.on_failed_preview.returns(&preview.note) {
         return Err(return_failing_call(scope, judged, &preview.note).await);

@@ -28,7 +28,7 @@ use countersign_domain::{
     text::truncate,
 };
 use countersign_protocol::{ErrorKind, McpError, arguments};
-use countersign_provider::previews;
+use countersign_provider::previews::{self, PreviewRequest};
 use countersign_review::{
     CallIdentity, PlanAnnouncement, Proposal,
     gateway_tools::{ProposePlanArgs, plan_result},
@@ -208,7 +208,8 @@ async fn preview_step(
         if previews::shows_arguments_only(&provider, tool, arguments) {
             return previews::preview_arguments_only(&provider, tool, arguments, &context).await;
         }
-        previews::preview(&reviews.directory, &provider, tool, arguments, &context).await
+        let directory = &reviews.directory;
+        previews::preview(PreviewRequest { directory, provider: &provider, tool, arguments, context: &context }).await
     };
     let preview = runner.limits.with_timeout(preview).await?;
     // Without the capabilities of the client: nobody may be there to answer questions when the step runs.
