@@ -100,7 +100,7 @@ struct State {
     replay_bytes: usize,
     /// The bytes of the last drain that the connection has not confirmed yet.
     unconfirmed_bytes: usize,
-    /// The time, by [`eviction::now`], at which the peer last took a frame, or at which the oldest one began to wait.
+    /// The time, by [`eviction::monotonic_ms`], at which the peer last took a frame, or at which the oldest one began to wait.
     waiting_since: u64,
     connection: Connection,
     /// `true` if the pump has to send a ping.
@@ -168,7 +168,7 @@ impl Outbox {
         }
         let is_detached = matches!(state.connection, Connection::Detached);
         if queued == 0 && !is_detached {
-            state.waiting_since = eviction::now();
+            state.waiting_since = eviction::monotonic_ms();
         }
         state.queued_bytes += frame.len();
         state.frames.push_back(frame);
@@ -234,7 +234,7 @@ impl Outbox {
             out.frames.push(frame);
         }
         if drained_bytes > 0 {
-            state.waiting_since = eviction::now();
+            state.waiting_since = eviction::monotonic_ms();
         }
         if drained_bytes > LARGE_DRAIN_BYTES {
             state.unconfirmed_bytes = drained_bytes;
@@ -266,7 +266,7 @@ impl Outbox {
         }
         state.connection = Connection::Attached { wake, woken: false };
         state.has_overflowed = false;
-        state.waiting_since = eviction::now();
+        state.waiting_since = eviction::monotonic_ms();
         if queued_len(&state) > 0 || state.close.is_some() {
             self::wake(state);
         }

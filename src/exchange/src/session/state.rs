@@ -71,9 +71,9 @@ pub struct SessionState {
     initialized: AtomicBool,
     /// `true` once a result of the session has said how to open the dashboard.
     dashboard_hint_taken: AtomicBool,
-    /// The time, by [`eviction::now`], at which the client last sent a message or read a stream.
+    /// The time, by [`eviction::monotonic_ms`], at which the client last sent a message or read a stream.
     last_active: AtomicU64,
-    /// The time, by [`eviction::now`], at which the client last sent a message.
+    /// The time, by [`eviction::monotonic_ms`], at which the client last sent a message.
     last_message: AtomicU64,
     log_level: AtomicU8,
     /// The requests in flight by their keys. There are few of them at a time.
@@ -185,8 +185,8 @@ impl SessionState {
             facts: RwLock::new(None),
             initialized: AtomicBool::new(false),
             dashboard_hint_taken: AtomicBool::new(false),
-            last_active: AtomicU64::new(eviction::now()),
-            last_message: AtomicU64::new(eviction::now()),
+            last_active: AtomicU64::new(eviction::monotonic_ms()),
+            last_message: AtomicU64::new(eviction::monotonic_ms()),
             log_level: AtomicU8::new(NO_LOG_LEVEL),
             in_flight: Mutex::default(),
             next_request_number: AtomicU64::new(0),
@@ -253,19 +253,19 @@ impl SessionState {
 
     /// Notes that the client has sent a message.
     pub fn touch(&self) {
-        let now = eviction::now();
+        let now = eviction::monotonic_ms();
         self.last_active.store(now, Ordering::Relaxed);
         self.last_message.store(now, Ordering::Relaxed);
     }
 
     /// Notes that the client reads a stream, which keeps the session from expiring.
     pub fn touch_reader(&self) {
-        self.last_active.store(eviction::now(), Ordering::Relaxed);
+        self.last_active.store(eviction::monotonic_ms(), Ordering::Relaxed);
     }
 
     /// Returns the time for which the client has neither sent a message nor read a stream.
     pub fn idle(&self) -> Duration {
-        Duration::from_millis(eviction::now().saturating_sub(self.last_active.load(Ordering::Relaxed)))
+        Duration::from_millis(eviction::monotonic_ms().saturating_sub(self.last_active.load(Ordering::Relaxed)))
     }
 
     /// Returns the session's activity, which decides when it is evicted.

@@ -69,7 +69,7 @@ struct StreamLog {
     last_read: u64,
     /// The bytes of the events after [`Self::last_read`].
     waiting_bytes: usize,
-    /// The time, by [`eviction::now`], at which a reader last took events, or at which the oldest one began to wait.
+    /// The time, by [`eviction::monotonic_ms`], at which a reader last took events, or at which the oldest one began to wait.
     waiting_since: u64,
     /// The number of the reader that was attached last. Earlier readers are superseded.
     reader: u64,
@@ -226,7 +226,7 @@ impl Streams {
         let size = message.len();
         let Some(log) = state.logs.get_mut(&stream) else { return true };
         if log.waiting_len() == 0 {
-            log.waiting_since = eviction::now();
+            log.waiting_since = eviction::monotonic_ms();
         }
         log.events.push_back((log.next, message));
         log.next += 1;
@@ -297,7 +297,7 @@ impl Streams {
         let log = state.logs.get_mut(&stream)?;
         log.reader += 1;
         log.is_awaited = false;
-        log.waiting_since = eviction::now();
+        log.waiting_since = eviction::monotonic_ms();
         log.changed.send_replace(());
         let mut watch = log.changed.subscribe();
         watch.mark_unchanged();
@@ -313,7 +313,7 @@ impl Streams {
         }
         log.last_read = log.next - 1;
         log.waiting_bytes = 0;
-        log.waiting_since = eviction::now();
+        log.waiting_since = eviction::monotonic_ms();
         let events: Vec<_> = log.events.iter().filter(|(n, _)| *n > after).cloned().collect();
         let outcome = match (events.is_empty(), log.is_finished) {
             (false, _) => ReadOutcome::Events(events),

@@ -52,7 +52,7 @@ pub async fn listen(
     let ItemRequest { exchange, request, cancel, .. } = item;
     let params: params::ListenParams<'_> = params::parse(request.params)?;
     let Routing { routes, router, long_requests, .. } = item.finder.routing;
-    let (last_sent, evicted) = (Arc::new(AtomicU64::new(eviction::now())), CancellationToken::new());
+    let (last_sent, evicted) = (Arc::new(AtomicU64::new(eviction::monotonic_ms())), CancellationToken::new());
     let activity = {
         let last_sent = Arc::clone(&last_sent);
         move || Activity::Idle(last_sent.load(Ordering::Relaxed))
@@ -160,7 +160,7 @@ async fn find_subscriptions(item: ItemRequest<'_>, requested: Vec<Cow<'_, str>>)
 /// Creates the sink that sends notifications to the client, and cancels `overflowed` if the client does not read.
 fn create_sink(related: RelatedChannel, last_sent: Arc<AtomicU64>, overflowed: CancellationToken) -> ListenSink {
     Arc::new(move |message| {
-        last_sent.store(eviction::now(), Ordering::Relaxed);
+        last_sent.store(eviction::monotonic_ms(), Ordering::Relaxed);
         let is_sent = related.send(message);
         if !is_sent {
             overflowed.cancel();

@@ -208,7 +208,7 @@ fn unread_streams_are_closed_for_another_principal() {
     streams.set_end_token(end.clone());
     let (_, _watch, _) = streams.attach(GET_STREAM).unwrap();
     streams.push(GET_STREAM, Bytes::from(vec![b'x'; 70 << 10])).unwrap();
-    let later = eviction::now() + 1;
+    let later = eviction::monotonic_ms() + 1;
     let (holder, mut other) = (Streams::new(1, 1), memory.share("bob"));
     assert!(other.cover_messages(64 << 10, later, || Arc::downgrade(&holder.state) as WeakHolder));
     assert!(end.is_cancelled() && streams.attach(GET_STREAM).is_none());

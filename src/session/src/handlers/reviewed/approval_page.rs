@@ -70,7 +70,7 @@ pub fn notify_when(
     limit: Duration,
     is_done: impl Future<Output = bool> + 'static,
 ) {
-    let (started_at, evicted) = (eviction::now(), CancellationToken::new());
+    let (started_at, evicted) = (eviction::monotonic_ms(), CancellationToken::new());
     let stream = EvictableStream::new(move || Activity::Idle(started_at), evicted.clone());
     let Ok(slot) = requests.slots.take_evictable_if_free(&exchange.identity.principal.name, stream) else { return };
     let (session, shutdown) = (Arc::clone(&exchange.session), requests.shutdown.clone());
