@@ -23,5 +23,5 @@ pub use request_state::{StateSealer, load_or_create_key};
 pub use translation::{
     error::URL_ELICITATION_REQUIRED,
     request::{self, RequestedItem},
-    result, task_shape,
+    result, task_json,
 };

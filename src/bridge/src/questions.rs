@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json, value::RawValue};
 use tokio::sync::mpsc;
 
-use crate::translation::task_shape;
+use crate::translation::task_json;
 use countersign_config::UpstreamConfig;
 use countersign_exchange::{
     ask::{AskError, ask},
@@ -139,7 +139,7 @@ impl ClientAsker<'_> {
         let exchange = self.exchange;
         let mut params = params_for_client(self.upstream, method, params, exchange.revision(), elicitation_id);
         if let Some(task) = self.task {
-            params = Some(task_shape::with_related_task(params.as_deref().unwrap_or("{}"), task));
+            params = Some(task_json::with_related_task(params.as_deref().unwrap_or("{}"), task));
         }
         ask(&exchange.session, &exchange.related, method, params.as_deref()).await
     }

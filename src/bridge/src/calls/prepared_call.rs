@@ -165,7 +165,7 @@ impl<'a> PreparedCall<'a> {
             // Only a client of 2025-11-25 can request a task, and only for a tool.
             keeps_task: self.call.flags.wants_task || !self.call.item.is_tool(),
         };
-        let mut outgoing = request::for_upstream(self.call.upstream.next_request_id(), revision, &draft);
+        let mut outgoing = request::write_request(self.call.upstream.next_request_id(), revision, &draft);
         outgoing.waits_for_task = self.requested_task == Some(RequestedTask::ForCall);
         outgoing.is_repeatable = self.call.is_read_only && extra.is_empty() && !self.call.flags.is_retry;
         if revision.era() == Era::Modern && !self.call.headers.is_empty() {

@@ -19,7 +19,7 @@ use crate::{
         error,
         request::RequestedItem,
         result::{ResultMembers, ResultType, input_required_result, is_error_result},
-        task_shape::{self, Times},
+        task_json::{self, TaskTimes},
     },
 };
 use countersign_exchange::{
@@ -144,13 +144,13 @@ fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Optio
         Era::Modern if is_task(text) => {
             if prepared.call.exchange.is_modern() {
                 let task = register(prepared, text, TaskKind::SameEra)?;
-                let renamed = task_shape::with_task_id(text, &task.alias);
+                let renamed = task_json::with_task_id(text, &task.alias);
                 // `tasks/get` contains the questions and the name of the server that asks them.
                 return Ok(Some(Reply::verbatim(edit(&renamed, &[("inputRequests", MemberEdit::Drop)]))));
             }
             let task = register(prepared, text, TaskKind::modern_upstream())?;
             let status = Status::parse(text).unwrap_or(Status::Working);
-            Ok(Some(create_task_reply(&task_shape::to_legacy(text, &task.alias, status))))
+            Ok(Some(create_task_reply(&task_json::to_legacy(text, &task.alias, status))))
         }
         Era::Modern if wants_task => Ok(Some(finished_task_reply(prepared, result))),
         Era::Modern => Ok(None),
@@ -160,7 +160,7 @@ fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Optio
             };
             if wants_task {
                 let task = register(prepared, created, TaskKind::SameEra)?;
-                let renamed = task_shape::with_task_id(created, &task.alias);
+                let renamed = task_json::with_task_id(created, &task.alias);
                 let json = edit(text, &[("task", MemberEdit::Set(&renamed))]);
                 return Ok(Some(Reply::verbatim(json)));
             }
@@ -170,8 +170,8 @@ fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Optio
             let awaited = AwaitedTask::new(created, prepared.stateless_client(), memory_share(prepared));
             let task = register(prepared, created, TaskKind::LegacyUpstream(awaited.clone()))?;
             awaited.wait_in_background(&task, prepared.call.upstream);
-            let described = task_shape::to_modern(created, &task.alias, Status::Working, None);
-            let json = task_shape::with_result_type(&described, "task");
+            let described = task_json::to_modern(created, &task.alias, Status::Working, None);
+            let json = task_json::with_result_type(&described, "task");
             let meta = ("_meta", MemberEdit::Set(SERVER_META));
             Ok(Some(Reply::verbatim(edit(&json, &[meta]))))
         }
@@ -180,13 +180,13 @@ fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Optio
 
 /// Returns the reply for a result that came at once, without a task, although the client has requested one.
 fn finished_task_reply(prepared: &PreparedCall<'_>, result: &RawValue) -> Reply {
-    let times = Times::now();
+    let times = TaskTimes::now();
     let outcome = KeptOutcome::new(memory_share(prepared));
     outcome.keep(TaskOutcome::Result(result.to_owned()));
     let kind = TaskKind::Finished(outcome, times);
     let task = Task::new(String::new(), prepared.call.upstream, prepared.caller.clone(), kind, None);
     let task = prepared.call.bridge.tasks.insert(task);
-    create_task_reply(&task_shape::local_task(&task.alias, Status::Working, &times))
+    create_task_reply(&task_json::local_task(&task.alias, Status::Working, &times))
 }
 
 /// Returns an empty share of the memory of the call's principal.

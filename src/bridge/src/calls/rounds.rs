@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use super::{Call, parking::binding, prepared_call::PreparedCall, reply::reply_for_legacy_client};
 use crate::{
     questions::{self, Relay, notify_url_completed},
-    request_state::{StateKind, invalid_state},
+    request_state::{StateKind, invalid_state_error},
     tasks,
     translation::{
         request::RequestedItem,
@@ -61,9 +61,9 @@ fn unseal_state(prepared: &PreparedCall<'_>) -> Result<Option<String>, McpError>
     let mut state_members = prepared.params.object.members().filter(|member| member.key == "requestState");
     let Some(member) = state_members.next() else { return Ok(None) };
     if state_members.next().is_some() {
-        return Err(invalid_state("it is given more than once"));
+        return Err(invalid_state_error("it is given more than once"));
     }
-    let sealed = string(member.value).ok_or_else(|| invalid_state("it must be a string"))?;
+    let sealed = string(member.value).ok_or_else(|| invalid_state_error("it must be a string"))?;
     prepared.call.bridge.sealer.open(StateKind::Upstream, &sealed, &binding(prepared)).map(Some)
 }
 
@@ -119,8 +119,8 @@ pub async fn ask_in_rounds(prepared: &PreparedCall<'_>) -> Result<Reply, McpErro
                 "the upstream asked for input more often than the gateway allows",
             )
             .with("limit", MAX_ROUNDS),
-            RoundError::TooManyQuestions => not_bridgeable(TOO_MANY_QUESTIONS),
-            RoundError::NothingAsked => not_bridgeable(NOTHING_ASKED),
+            RoundError::TooManyQuestions => not_bridgeable_error(TOO_MANY_QUESTIONS),
+            RoundError::NothingAsked => not_bridgeable_error(NOTHING_ASKED),
         })?;
     }
 }
@@ -149,7 +149,7 @@ async fn ask_client(
 const NOTHING_ASKED: &str = "the upstream needs input and does not say which";
 const TOO_MANY_QUESTIONS: &str = "the upstream asks for more input at once than the gateway takes";
 
-fn not_bridgeable(message: &'static str) -> McpError {
+fn not_bridgeable_error(message: &'static str) -> McpError {
     McpError::new(ErrorKind::NotBridgeable, message)
 }
 
@@ -160,15 +160,17 @@ fn not_bridgeable(message: &'static str) -> McpError {
 /// [`MAX_QUESTIONS`]; the errors of [`questions::check_requests`].
 fn check_input(prepared: &PreparedCall<'_>, result: &str) -> Result<(), McpError> {
     if matches!(prepared.call.item, RequestedItem::Completion(_)) {
-        return Err(not_bridgeable("the upstream needs input for a completion, which the protocol does not have"));
+        return Err(not_bridgeable_error(
+            "the upstream needs input for a completion, which the protocol does not have",
+        ));
     }
     let requests = member(result, "inputRequests");
     if requests.is_none() && member(result, "requestState").is_none() {
-        return Err(not_bridgeable(NOTHING_ASKED));
+        return Err(not_bridgeable_error(NOTHING_ASKED));
     }
     let Some(requests) = requests else { return Ok(()) };
     if members(requests).count() > MAX_QUESTIONS {
-        return Err(not_bridgeable(TOO_MANY_QUESTIONS));
+        return Err(not_bridgeable_error(TOO_MANY_QUESTIONS));
     }
     let call = &prepared.call;
     questions::check_requests(call.exchange, &call.upstream.config, &prepared.caller.capabilities, requests)

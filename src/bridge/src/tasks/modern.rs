@@ -11,7 +11,7 @@ use super::{
     request::TaskRequest,
     table::{Task, TaskKind},
 };
-use crate::{questions, translation::task_shape};
+use crate::{questions, translation::task_json};
 use countersign_exchange::{context::Exchange, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError, encode,
@@ -54,7 +54,7 @@ pub async fn describe(task_request: &TaskRequest<'_>, params: &str) -> Result<St
     };
     let mut edits = set_members([("inputRequests", &input_requests), ("result", &result)]);
     edits.push(("resultType", MemberEdit::Drop));
-    Ok(edit(&task_shape::with_task_id(task.get(), alias), &edits))
+    Ok(edit(&task_json::with_task_id(task.get(), alias), &edits))
 }
 
 /// Checks that the configuration allows the upstream's questions, and that the client declares with this request what they

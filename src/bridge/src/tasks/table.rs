@@ -12,7 +12,7 @@ use dashmap::DashMap;
 use tokio::time::Instant;
 
 use super::{awaited_task::AwaitedTask, kept_outcome::KeptOutcome};
-use crate::translation::task_shape::Times;
+use crate::translation::task_json::TaskTimes;
 use countersign_domain::text::truncate;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_upstream::{Caller, Upstream};
@@ -34,7 +34,7 @@ pub enum TaskKind {
     /// The task runs at an upstream of 2025-11-25, for a stateless client. The gateway waits for its result.
     LegacyUpstream(Arc<AwaitedTask>),
     /// The gateway keeps the outcome: a client of 2025-11-25 requested a task, and the upstream answered at once.
-    Finished(Arc<KeptOutcome>, Times),
+    Finished(Arc<KeptOutcome>, TaskTimes),
 }
 
 impl TaskKind {
@@ -278,7 +278,7 @@ mod tests {
         let (tasks, upstream) = (Tasks::default(), upstream());
         let outcome = KeptOutcome::new(MemoryBudget::new(1000, 1000).share("ann"));
         outcome.keep(TaskOutcome::Cancelled);
-        let kind = TaskKind::Finished(Arc::clone(&outcome), Times::now());
+        let kind = TaskKind::Finished(Arc::clone(&outcome), TaskTimes::now());
         let task = tasks.insert(Task { kind, ..task(&upstream, "ann", None) });
         assert!(tasks.find("ann", &task.alias).is_ok() && tasks.list_for("ann").len() == 1);
         assert!(outcome.close());

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::gateway::long_requests::LongRequests;
 use countersign_bridge::{
     result::is_error_result,
-    task_shape::{self, Times},
+    task_json::{self, TaskTimes},
 };
 use countersign_exchange::{
     context::Exchange,
@@ -46,7 +46,7 @@ pub enum LocalTaskState {
 /// The state of a task and its times.
 struct TaskProgress {
     state: LocalTaskState,
-    times: Times,
+    times: TaskTimes,
     /// The time at which the task came into this state.
     entered_at: Instant,
 }
@@ -116,7 +116,7 @@ impl LocalTasks {
             principal: principal.to_owned(),
             progress: watch::Sender::new(TaskProgress {
                 state: LocalTaskState::Working,
-                times: Times::now(),
+                times: TaskTimes::now(),
                 entered_at: Instant::now(),
             }),
             cancel,
@@ -165,7 +165,7 @@ impl LocalTask {
             let was_working = progress.is_working();
             if was_working {
                 progress.state = final_state;
-                progress.times.updated = Times::now().updated;
+                progress.times.updated = TaskTimes::now().updated;
                 progress.entered_at = Instant::now();
             }
             was_working
@@ -188,7 +188,7 @@ impl LocalTask {
 
     /// Describes the task as `tasks/get` shows it.
     pub fn describe(&self) -> String {
-        task_shape::local_task(&self.id, self.status(), &self.progress.borrow().times)
+        task_json::local_task(&self.id, self.status(), &self.progress.borrow().times)
     }
 
     /// Answers `tasks/get`, `tasks/result` and `tasks/cancel`.
@@ -228,7 +228,7 @@ impl LocalTask {
         };
         match outcome {
             LocalTaskState::Done(result) => {
-                let json = task_shape::with_related_task(&result, &self.id);
+                let json = task_json::with_related_task(&result, &self.id);
                 Ok(Reply::verbatim(json).with_failure(is_error_result(&result).then_some(ErrorKind::ToolExecution)))
             }
             LocalTaskState::Failed(error) => Err(error),

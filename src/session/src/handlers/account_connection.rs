@@ -77,9 +77,9 @@ pub(super) async fn answer_connect_tool(exchange: &Exchange, upstream: &Arc<Upst
     Ok(Reply::new(ToolResult::text(&text, None).to_json(exchange.revision(), false)))
 }
 
-/// Waits for the connection if the client has accepted to open the page. `answer` is the client's answer as JSON. Returns the
-/// request without that answer.
-pub(super) async fn await_connection(
+/// Takes the client's answer out of a request, and waits for the connection if the client has accepted to open the page.
+/// `answer` is that answer as JSON.
+pub(super) async fn take_page_answer(
     scope: ToolCallScope<'_>,
     request: &Request<'_>,
     answer: &str,

@@ -59,7 +59,7 @@ pub async fn call_tool(
 ) -> Result<Reply, McpError> {
     if let Some(answer) = find_account_answer(scope.exchange, request) {
         let continued = async {
-            let request = account_connection::await_connection(scope, request, answer).await?;
+            let request = account_connection::take_page_answer(scope, request, answer).await?;
             call_or_ask_for_account(scope, finder, &request.as_request(), PageRequest::Answered).await
         };
         return Box::pin(continued).await;

@@ -40,7 +40,7 @@ use countersign_telemetry::{
 /// in each crate that polls it.
 pub type AnswerFuture = LocalBoxFuture<'static, Option<WireResponse>>;
 
-/// The origin of a message: everything about the message except its text.
+/// The origin of a message, with the gateway that answers it: everything that the message itself does not state.
 #[derive(Clone)]
 pub struct MessageSource {
     pub server: Arc<McpServer>,
@@ -48,8 +48,8 @@ pub struct MessageSource {
     pub identity: Identity,
     pub transport: Transport,
     pub related: RelatedChannel,
-    /// The revision of a handshake-era message before or without a handshake.
-    pub assumed: Revision,
+    /// The revision that counts for a handshake-era message before or without a handshake.
+    pub assumed_revision: Revision,
     /// See [`Exchange::headers`].
     pub headers: Option<Arc<ForwardedHeaders>>,
     /// See [`RequestScope::table`].
@@ -60,7 +60,7 @@ impl MessageSource {
     /// Returns the revision of the session, or the assumed one before its handshake. It is used for batches and for
     /// messages that cannot be read.
     pub fn revision(&self) -> Revision {
-        self.session.legacy_revision().unwrap_or(self.assumed)
+        self.session.legacy_revision().unwrap_or(self.assumed_revision)
     }
 
     /// Returns the response to an invalid message; `None` for [a notification](EnvelopeError::is_notification), which is not
@@ -91,8 +91,8 @@ impl MessageSource {
         let log_level: Option<LoggingLevel> = meta.log_level().map_err(|e| (e, Revision::MODERN))?;
         // Without a handshake, a request that lacks only its revision is an invalid one of the stateless era.
         let is_stateless = || {
-            let is_of_method = matches!(Method::parse(&request.method), Some(Method::Discover | Method::Listen));
-            (meta.is_stateless() || is_of_method) && self.session.legacy_revision().is_none()
+            let is_stateless_method = matches!(Method::parse(&request.method), Some(Method::Discover | Method::Listen));
+            (meta.is_stateless() || is_stateless_method) && self.session.legacy_revision().is_none()
         };
         let facts = if meta.names_revision() || is_stateless() {
             let limits = self.server.limits.facts;
@@ -104,7 +104,7 @@ impl MessageSource {
         } else {
             self.legacy_facts(request)?
         };
-        let Self { server, session, identity, transport, related, assumed: _, headers, table } = self;
+        let Self { server, session, identity, transport, related, assumed_revision: _, headers, table } = self;
         let exchange = Exchange { session, facts, identity, transport, related, log_level, headers };
         Ok(RequestScope { exchange, server, table })
     }
@@ -122,9 +122,14 @@ impl MessageSource {
                 ErrorKind::NotInitialized,
                 "send `initialize` first, or name a protocol version in `_meta`",
             );
-            return Err((error, self.assumed));
+            return Err((error, self.assumed_revision));
         }
-        Ok(Arc::new(ClientFacts { revision: self.assumed, client: None, client_info: None, capabilities: "{}".into() }))
+        Ok(Arc::new(ClientFacts {
+            revision: self.assumed_revision,
+            client: None,
+            client_info: None,
+            capabilities: "{}".into(),
+        }))
     }
 
     /// Handles a notification, which is never answered.

@@ -134,7 +134,7 @@ fn message_source(
         identity: post.identity.clone(),
         transport: Transport::Http,
         related,
-        assumed,
+        assumed_revision: assumed,
         headers: forwarded_headers(&table, post.request),
         table,
     }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::long_poll::{ChangeWait, WaitOutcome};
 use crate::gateway::{long_requests::LongRequests, server::Reviews};
-use countersign_bridge::{result::input_required_result, task_shape};
+use countersign_bridge::{result::input_required_result, task_json};
 use countersign_domain::{changes::Change, questions::ELICITATION};
 use countersign_exchange::{
     ask,
@@ -119,7 +119,7 @@ pub async fn ask(exchange: &Exchange, reviews: &Arc<Reviews>, change: &Arc<Chang
     params["elicitationId"] = elicitation_id.as_str().into();
     let mut params = params.to_string();
     if let Some(task) = task {
-        params = task_shape::with_related_task(&params, task);
+        params = task_json::with_related_task(&params, task);
     }
     match ask::ask(&exchange.session, &exchange.related, ELICITATION, Some(&params)).await {
         Ok(answer) => {

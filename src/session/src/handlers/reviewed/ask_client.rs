@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::gateway::server::Reviews;
-use countersign_bridge::{questions, result, task_shape};
+use countersign_bridge::{questions, result, task_json};
 use countersign_domain::{
     changes::{Change, ChangeState, Terms, dialogue::Question},
     principal::Scope,
@@ -118,7 +118,7 @@ pub async fn ask_open_questions(exchange: &Exchange, reviews: &Reviews, change: 
         let id = is_url_elicitation(&question.method, question_params(question)).then(|| nanoid::nanoid!(24));
         let mut params = adapt_params(&question.method, question_params(question), exchange.revision(), id.as_deref());
         if let Some(task) = task {
-            params = Some(task_shape::with_related_task(params.as_deref().unwrap_or("{}"), task));
+            params = Some(task_json::with_related_task(params.as_deref().unwrap_or("{}"), task));
         }
         let answer = match ask(&exchange.session, &exchange.related, &question.method, params.as_deref()).await {
             Ok(answer) => Ok(Arc::from(answer)),

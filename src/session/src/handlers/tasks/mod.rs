@@ -18,7 +18,7 @@ use super::reviewed::{
     long_poll::{self, ChangeWait, WaitOutcome},
 };
 use crate::gateway::{local_tasks::LocalTasks, server::Reviews};
-use countersign_bridge::{task_shape, tasks as upstream_tasks};
+use countersign_bridge::{task_json, tasks as upstream_tasks};
 use countersign_domain::changes::{CHANGE_ID_PREFIX, Change, ChangeState};
 use countersign_exchange::{
     context::Exchange,
@@ -127,7 +127,7 @@ pub fn creation_reply(
 ) -> Reply {
     crash_point("before_task_answer");
     if exchange.is_modern() {
-        let task = task_shape::with_result_type(&view::created_modern_task(reviews, change), "task");
+        let task = task_json::with_result_type(&view::created_modern_task(reviews, change), "task");
         let meta = ("_meta", MemberEdit::Set(SERVER_META));
         return Reply::verbatim(edit(&task, &[meta]));
     }
@@ -179,7 +179,7 @@ fn notify_of_transitions(exchange: &Exchange, reviews: &Arc<Reviews>, change: &C
 fn progress_notification(change: &Change, token: &str) -> bytes::Bytes {
     let message = Value::from(countersign_review::gateway_tools::progress_message(change));
     let params = format!(r#"{{"progressToken":{token},"progress":{},"message":{message}}}"#, change.version);
-    encode::notification("notifications/progress", Some(&task_shape::with_related_task(&params, &change.id)))
+    encode::notification("notifications/progress", Some(&task_json::with_related_task(&params, &change.id)))
 }
 
 /// Answers `tasks/result` (2025-11-25/basic/utilities/tasks, "Result Retrieval"). It waits for the end of the change
@@ -221,7 +221,7 @@ async fn await_result(exchange: &Exchange, reviews: &Arc<Reviews>, mut change: A
     match outcome_of(&change) {
         Some(Ok(finished)) => {
             let json = finished.result.to_json(exchange.revision(), finished.fits_output_schema);
-            Ok(Reply::verbatim(task_shape::with_related_task(&json, &id)).with_failure(finished.failure))
+            Ok(Reply::verbatim(task_json::with_related_task(&json, &id)).with_failure(finished.failure))
         }
         Some(Err(error)) => Err(error),
         None => Err(McpError::new(ErrorKind::Internal, "the change has ended without a result")),
