@@ -39,7 +39,7 @@ pub use stateless_client::{ClientQuestion, DeclinedQuestions, OpenQuestion, Stat
 const INTERNAL: i64 = ErrorKind::Internal.number();
 
 /// Returns the capabilities that this upstream may use: those that the client declared, its revision has and the
-/// configuration allows. The second value is `true` if that is less than the client declared.
+/// configuration allows. The second value is `true` if the client declared more.
 pub fn allowed_capabilities(exchange: &Exchange, config: &UpstreamConfig) -> (ClientCapabilities, bool) {
     let declared = ClientCapabilities::from_declaration(&exchange.facts.capabilities);
     let mut allowed = declared.clone();

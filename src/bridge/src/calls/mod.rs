@@ -164,7 +164,7 @@ async fn send(call: Call<'_>) -> Result<Reply, McpError> {
     }
 }
 
-/// Returns the caller for an upstream, and `true` if the upstream may use less than the client declared.
+/// Returns the caller for an upstream, and `true` if the upstream may use fewer capabilities than the client declared.
 fn build_caller(exchange: &Exchange, config: &UpstreamConfig) -> (Caller, bool) {
     let is_modern = exchange.is_modern();
     let (capabilities, is_restricted) = questions::allowed_capabilities(exchange, config);

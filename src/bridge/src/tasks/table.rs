@@ -134,7 +134,7 @@ impl Tasks {
         Self { node, by_alias: DashMap::new() }
     }
 
-    /// Adds a task and returns it with its final alias. Expired tasks are removed.
+    /// Adds a task, and returns it with the alias that clients use. Expired tasks are removed.
     pub fn insert(&self, mut task: Task) -> Arc<Task> {
         if let Some(node) = &self.node {
             task.alias.insert(0, '.');

@@ -2,9 +2,9 @@
 //! and their results, unread messages, and frames for clients that come back. There is a limit for each principal and one
 //! for all together.
 //!
-//! Without room, what was left unread for longest is given up: connections are closed, and tasks with results
-//! forgotten. If only the principal's own limit is reached, that happens only after [`UNREAD_GRACE_MS`], because
-//! several long answers at once are not an attack.
+//! Without room, the connection or the task that was left unread for longest is given up: the connection is closed, and
+//! the task with its result is forgotten. If only the principal's own limit is reached, that happens only after
+//! [`UNREAD_GRACE_MS`], because several long answers at once are not an attack.
 //!
 //! Bytes are counted when something is stored or released, so a call that stores nothing costs nothing. Counting is
 //! atomic; only the first bytes of a share take a lock.
@@ -35,8 +35,8 @@ const UNREAD_GRACE_MS: u64 = 1000;
 
 /// A holder of memory whose content its client may never read: a connection with messages, or a task with a result.
 pub trait UnreadHolder: Send + Sync {
-    /// Returns the time, by [`monotonic_ms`], since which the client has read nothing. Returns `None` if nothing waits, or if the
-    /// holder is in use at the moment.
+    /// Returns the time, by [`monotonic_ms`], since which the client has read nothing. Returns `None` if nothing waits, or
+    /// if the holder is in use at the moment.
     fn unread_since(&self) -> Option<u64>;
 
     /// Ends the connection or the task, and releases its memory. Returns `false` if the holder is in use at the moment.

@@ -279,7 +279,7 @@ impl SessionState {
         }
     }
 
-    /// Returns an evictable stream of this session. It ends when `end` is cancelled, and is as busy as the session.
+    /// Returns an evictable stream of this session. It ends when `end` is cancelled, and has the activity of the session.
     #[must_use]
     pub fn evictable(self: &Arc<Self>, end: CancellationToken) -> EvictableStream {
         let session = Arc::clone(self);

@@ -115,7 +115,7 @@ struct State {
     bytes: usize,
     /// The memory of the principal that the events take.
     share: Option<MemoryShare>,
-    /// `true` if a notification was dropped because much waited.
+    /// `true` once a notification was dropped, because half of a limit was used.
     has_dropped_notification: bool,
     /// The token that ends the session.
     end: Option<CancellationToken>,

@@ -46,7 +46,7 @@ pub struct RecipeRunner<'a> {
     request: PreviewRequest<'a>,
     /// The proposer, limited to the rights of an agent so that every run gives the same preview.
     principal: Arc<Principal>,
-    /// Set if policy reviews or denies one of the calls for the proposer. From then on, even the failure of a call could
+    /// `true` if policy reviews or denies one of the calls for the proposer. From then on, even the failure of a call could
     /// reveal restricted data.
     restricted: AtomicBool,
 }

@@ -147,8 +147,7 @@ impl LocalTasks {
 }
 
 impl LocalTask {
-    /// Keeps the result and returns the final state of the task, which is a failure if the principal has no memory to
-    /// keep the result.
+    /// Keeps the result, and returns the final state of the task: a failure if the principal has no memory for the result.
     pub fn keep_result(&self, result: String) -> LocalTaskState {
         let mut share = self.share.lock();
         share.shrink_to(TASK_BYTES);
@@ -204,7 +203,7 @@ impl LocalTask {
         match method {
             Method::TasksGet => Ok(Reply::new(self.describe())),
             Method::TasksResult => self.await_result(exchange, long_requests).await,
-            // `tasks/cancel`: clients of 2025-11-25 have no other method about one task.
+            // The only other method about one task that clients of 2025-11-25 have is `tasks/cancel`.
             _ => {
                 if self.status().is_terminal() {
                     return Err(McpError::new(ErrorKind::InvalidParams, "the task has ended already"));

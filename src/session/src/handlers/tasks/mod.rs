@@ -113,7 +113,7 @@ async fn handle_change(
             Ok(Reply::new("{}".into()))
         }
         Method::TasksResult => await_result(exchange, reviews, change).await,
-        // `tasks/cancel`: no other method is about one task.
+        // The only other method about one task is `tasks/cancel`.
         _ => cancel(exchange, reviews, change).await,
     }
 }
