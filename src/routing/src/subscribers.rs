@@ -54,13 +54,23 @@ impl ListenFilter {
     }
 }
 
-struct Listener {
+/// An open `subscriptions/listen` request.
+pub struct Listener {
     id: RequestId,
+    /// The listening client, which only receives updates of resources that it may read.
     requester: OwnedRequester,
     filter: ListenFilter,
     sink: ListenSink,
     /// `true` once the acknowledgement was sent. It precedes all other messages.
     acknowledged: bool,
+}
+
+impl Listener {
+    /// Creates a listener that was not acknowledged yet.
+    #[must_use]
+    pub fn new(id: RequestId, requester: OwnedRequester, filter: ListenFilter, sink: ListenSink) -> Self {
+        Self { id, requester, filter, sink, acknowledged: false }
+    }
 }
 
 /// All subscribers of one URI.
@@ -98,25 +108,22 @@ impl Subscribers {
         self.remove_subscriber(uri, |watch| _ = watch.sessions.remove(session));
     }
 
-    /// Opens a listener, and returns the resources of upstreams with their answers. Nothing is sent to the listener
-    /// before [`Self::acknowledge`].
-    pub fn listen(
+    /// Adds a listener, and returns its key and the resources of upstreams with their answers. Nothing is sent to the
+    /// listener before [`Self::acknowledge`].
+    pub fn add_listener(
         &mut self,
-        id: RequestId,
-        requester: OwnedRequester,
-        filter: ListenFilter,
-        sink: ListenSink,
+        listener: Listener,
         mut source: impl FnMut(&str) -> Option<UpstreamResource>,
     ) -> (u64, Vec<(String, WatchReady)>) {
         self.last_key += 1;
         let key = self.last_key;
         let mut watches = Vec::new();
-        for uri in &filter.uris {
+        for uri in &listener.filter.uris {
             let (watch, ready) = self.watch(uri.clone(), &mut source);
             watch.listeners.insert(key);
             watches.extend(ready.map(|ready| (uri.clone(), ready)));
         }
-        self.listeners.insert(key, Listener { id, requester, filter, sink, acknowledged: false });
+        self.listeners.insert(key, listener);
         (key, watches)
     }
 

@@ -37,7 +37,7 @@ use countersign_routing::{
     RouteTarget,
     actor::{Acknowledge, Listen},
     resources::{UpstreamResource, can_subscribe},
-    subscribers::{ListenFilter, ListenSink},
+    subscribers::{ListenFilter, ListenSink, Listener},
 };
 use countersign_runtime::background;
 
@@ -75,8 +75,8 @@ pub async fn listen(
     let sink = create_sink(exchange.related.clone(), last_sent, overflowed.clone());
     let cancel = cancel.token(&exchange.session.ended);
     let requester = exchange.facts.to_requester(Arc::clone(&exchange.identity.principal), exchange.transport);
-    let listening = Listen { id: request.id.clone(), requester, filter, sink: sink.clone() };
-    let (listener, resources) = router.send(listening).await.map_err(|_| McpError::shutting_down())?;
+    let listener = Listener::new(request.id.clone(), requester, filter, sink.clone());
+    let (listener, resources) = router.send(Listen(listener)).await.map_err(|_| McpError::shutting_down())?;
     let mut own_link_subscriptions = OwnLinkSubscriptions { exchange, subscribed: Vec::new() };
     let work = async {
         // The acknowledgement must wait: what the client does after it may already change a subscribed resource.
