@@ -13,6 +13,9 @@ use tokio::sync::mpsc;
 
 use crate::translation::task_json;
 use countersign_config::UpstreamConfig;
+use countersign_domain::questions::{
+    ELICITATION, check_capabilities, elicitation::params_for_client, missing_capability,
+};
 use countersign_exchange::{
     ask::{AskError, ask},
     context::Exchange,
@@ -27,12 +30,6 @@ use countersign_protocol::{
 };
 use countersign_provider::request::UpstreamRequest;
 use countersign_upstream::{Listener, Response, UpstreamNotification};
-
-pub use countersign_domain::questions::{
-    ELICITATION, ROOTS, SAMPLING, adapt_params, check_capabilities,
-    elicitation::{attribute_params, attribute_requests, params_for_client},
-    is_url_elicitation, missing_capability,
-};
 
 pub use stateless_client::{ClientQuestion, DeclinedQuestions, OpenQuestion, StatelessClient};
 
@@ -126,7 +123,7 @@ impl ClientAsker<'_> {
         }
     }
 
-    /// Asks the client one question. See [`adapt_params`] for `elicitation_id`.
+    /// Asks the client one question. See [`countersign_domain::questions::adapt_params`] for `elicitation_id`.
     ///
     /// # Errors
     /// The errors of [`ask`].

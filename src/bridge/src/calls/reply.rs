@@ -22,6 +22,11 @@ use crate::{
         task_json::{self, TaskTimes},
     },
 };
+use countersign_domain::questions::{
+    ELICITATION, check_capabilities,
+    elicitation::{attribute_params, checked_url},
+    is_url_elicitation,
+};
 use countersign_exchange::{
     memory::MemoryShare,
     reply::{Reply, SERVER_META},
@@ -78,9 +83,8 @@ impl PreparedCall<'_> {
         }
         let elicitations = member(error.data.as_deref()?.get(), "elicitations")?;
         let is_allowed = |elicitation: &str| {
-            questions::is_url_elicitation(questions::ELICITATION, Some(elicitation))
-                && questions::check_capabilities(&self.caller.capabilities, questions::ELICITATION, Some(elicitation))
-                    .is_ok()
+            is_url_elicitation(ELICITATION, Some(elicitation))
+                && check_capabilities(&self.caller.capabilities, ELICITATION, Some(elicitation)).is_ok()
         };
         let upstream_name = &self.call.upstream.config.name;
         let elicitations: Vec<(String, String)> = elements(elicitations)
@@ -89,16 +93,15 @@ impl PreparedCall<'_> {
             .map(|(index, (_, elicitation))| {
                 let id = member(elicitation, "elicitationId").and_then(string);
                 let id = id.map_or_else(|| format!("url-{}", index + 1), std::borrow::Cow::into_owned);
-                let attributed = questions::attribute_params(upstream_name, questions::ELICITATION, Some(elicitation));
+                let attributed = attribute_params(upstream_name, ELICITATION, Some(elicitation));
                 (id, edit(&attributed.unwrap_or_default(), &[("elicitationId", MemberEdit::Drop)]))
             })
             .collect();
         if elicitations.is_empty() {
             return None;
         }
-        let requests = elicitations
-            .iter()
-            .map(|(id, elicitation)| (id.as_str(), questions::ELICITATION, Some(elicitation.as_str())));
+        let requests =
+            elicitations.iter().map(|(id, elicitation)| (id.as_str(), ELICITATION, Some(elicitation.as_str())));
         Some(Reply::verbatim(input_required_result(requests, None, &self.server_meta())))
     }
 
@@ -115,14 +118,14 @@ impl PreparedCall<'_> {
         let Some(elicitations) = member(data, "elicitations") else { return Ok(None) };
         let mut attributed = Vec::new();
         for (_, elicitation) in elements(elicitations) {
-            if let Err(reason) = countersign_domain::questions::elicitation::checked_url(elicitation) {
+            if let Err(reason) = checked_url(elicitation) {
                 let message =
                     format!("the upstream asks that a page be opened first, which the gateway refuses: {reason}");
                 return Err(McpError::new(ErrorKind::NotBridgeable, message));
             }
             let elicitation = edit(elicitation, &[("mode", MemberEdit::Set(r#""url""#))]);
             let upstream = &self.call.upstream.config.name;
-            let attributed_params = questions::attribute_params(upstream, questions::ELICITATION, Some(&elicitation));
+            let attributed_params = attribute_params(upstream, ELICITATION, Some(&elicitation));
             attributed.extend(attributed_params.map(String::from));
         }
         let data = edit(data, &[("elicitations", MemberEdit::Set(&format!("[{}]", attributed.join(","))))]);

@@ -14,7 +14,10 @@ use crate::{
         result::{ResultMembers, ResultType},
     },
 };
-use countersign_domain::text::truncate;
+use countersign_domain::{
+    questions::{elicitation::attribute_requests, is_url_elicitation},
+    text::truncate,
+};
 use countersign_exchange::reply::Reply;
 use countersign_protocol::{
     ErrorKind, McpError,
@@ -71,7 +74,7 @@ fn unseal_state(prepared: &PreparedCall<'_>) -> Result<Option<String>, McpError>
 fn seal_input_result(prepared: &PreparedCall<'_>, result: &str) -> Result<Box<RawValue>, McpError> {
     let Call { upstream, bridge, .. } = prepared.call;
     let requests = member(result, "inputRequests");
-    let requests = requests.and_then(|requests| questions::attribute_requests(&upstream.config.name, requests));
+    let requests = requests.and_then(|requests| attribute_requests(&upstream.config.name, requests));
     let seal = |state: &str| bridge.sealer.seal(StateKind::Upstream, state, &binding(prepared));
     let state = member(result, "requestState").map(seal).transpose()?.map(|state| quoted(&state));
     RawValue::from_string(edit(result, &set_members([("inputRequests", &requests), ("requestState", &state)])))
@@ -135,7 +138,7 @@ async fn ask_client(
     let questions = requests.iter().map(|request| {
         let method = member(request.value, "method").and_then(string).unwrap_or_default();
         let params = member(request.value, "params");
-        let elicitation_id = questions::is_url_elicitation(&method, params).then(|| nanoid::nanoid!(24));
+        let elicitation_id = is_url_elicitation(&method, params).then(|| nanoid::nanoid!(24));
         elicitation_ids.extend(elicitation_id.clone());
         async move {
             let answer = asker.ask(&method, params, elicitation_id.as_deref()).await;

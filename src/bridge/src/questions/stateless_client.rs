@@ -7,9 +7,12 @@ use serde_json::{Value, value::RawValue};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{check_capabilities, missing_capabilities, missing_capability_error, params_for_client};
+use super::{missing_capabilities, missing_capability_error};
 use crate::translation::result::is_error_result;
-use countersign_domain::text::truncate;
+use countersign_domain::{
+    questions::{check_capabilities, elicitation::params_for_client},
+    text::truncate,
+};
 use countersign_protocol::{McpError, Revision, json::string, negotiate::ClientCapabilities};
 use countersign_provider::request::{Replier, UpstreamRequest};
 use countersign_upstream::Response;

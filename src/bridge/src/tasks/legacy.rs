@@ -20,6 +20,7 @@ use crate::{
     questions::{self, Relay},
     translation::{result::is_error_result, task_json},
 };
+use countersign_domain::questions::{check_capabilities, is_url_elicitation};
 use countersign_exchange::{context::Exchange, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
@@ -232,11 +233,11 @@ async fn ask_client(
         }
         let method = member(request.value, "method").and_then(string).unwrap_or_default();
         let params = member(request.value, "params");
-        if let Err(refused) = questions::check_capabilities(asker.capabilities, &method, params) {
+        if let Err(refused) = check_capabilities(asker.capabilities, &method, params) {
             let message = format!("the upstream needs what this client cannot give: {}", refused.message);
             return Err(McpError::new(ErrorKind::NotBridgeable, message));
         }
-        let elicitation_id = questions::is_url_elicitation(&method, params).then(|| nanoid::nanoid!(24));
+        let elicitation_id = is_url_elicitation(&method, params).then(|| nanoid::nanoid!(24));
         let answer = asker.ask(&method, params, elicitation_id.as_deref()).await;
         responses.push((request.key, questions::answer_or_error(&method, answer)?));
     }

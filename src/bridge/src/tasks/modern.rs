@@ -12,6 +12,7 @@ use super::{
     table::{Task, TaskKind},
 };
 use crate::{questions, translation::task_json};
+use countersign_domain::questions::elicitation::attribute_requests;
 use countersign_exchange::{context::Exchange, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError, encode,
@@ -48,7 +49,7 @@ pub async fn describe(task_request: &TaskRequest<'_>, params: &str) -> Result<St
     let input_requests = match member(task.get(), "inputRequests") {
         Some(requests) => {
             check_questions(task_request, requests)?;
-            questions::attribute_requests(&task_request.upstream.config.name, requests)
+            attribute_requests(&task_request.upstream.config.name, requests)
         }
         None => None,
     };
