@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 
 use super::{
-    Tasks, check_extension_declared,
+    Tasks, check_extension_declared, input_responses,
     request::TaskRequest,
     table::{Task, TaskKind},
 };
@@ -74,11 +74,7 @@ fn check_questions(task_request: &TaskRequest<'_>, requests: &str) -> Result<(),
 /// # Errors
 /// `-32602` for `inputResponses` that are not an object, and the errors of [`get`].
 pub async fn update(exchange: &Exchange, task: Arc<Task>, params: &str) -> Result<Reply, McpError> {
-    let responses = member(params, "inputResponses").filter(|responses| responses.starts_with('{'));
-    let Some(responses) = responses else {
-        return Err(McpError::new(ErrorKind::InvalidParams, "`inputResponses` must be an object")
-            .with("member", "params.inputResponses"));
-    };
+    let responses = input_responses(params)?;
     if let TaskKind::LegacyUpstream(awaited) = &task.kind {
         awaited.pass_answers(responses);
     } else {

@@ -100,11 +100,7 @@ async fn handle_change(
         Method::TasksGet if exchange.is_modern() => Ok(Reply::new(view::modern_task(exchange, reviews, &change))),
         Method::TasksGet => Ok(Reply::new(view::legacy_task(exchange, reviews, &change))),
         Method::TasksUpdate => {
-            if !member(params, "inputResponses").is_some_and(|responses| responses.starts_with('{')) {
-                return Err(McpError::new(ErrorKind::InvalidParams, "`inputResponses` must be an object")
-                    .with("member", "params.inputResponses"));
-            }
-            let responses = member(params, "inputResponses").unwrap_or("{}");
+            let responses = upstream_tasks::input_responses(params)?;
             if member(responses, approval_page::INPUT_KEY).is_some() {
                 // The content of the answer is ignored: a person decides on the page, with a reviewer's credential.
                 reviews.answered_page_requests.insert(&change.id);
