@@ -18,7 +18,7 @@ use crate::{
     translation::{
         error,
         request::RequestedItem,
-        result::{ResultMembers, ResultType, input_required_result, is_error_result},
+        result::{InputRequest, ResultMembers, ResultType, input_required_result, is_error_result},
         task_json::{self, TaskTimes},
     },
 };
@@ -100,8 +100,7 @@ impl PreparedCall<'_> {
         if elicitations.is_empty() {
             return None;
         }
-        let requests =
-            elicitations.iter().map(|(id, elicitation)| (id.as_str(), ELICITATION, Some(elicitation.as_str())));
+        let requests = elicitations.iter().map(|(id, elicitation)| InputRequest::elicitation(id, elicitation));
         Some(Reply::verbatim(input_required_result(requests, None, &self.server_meta())))
     }
 

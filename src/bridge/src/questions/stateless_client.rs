@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{missing_capabilities, missing_capability_error};
-use crate::translation::result::is_error_result;
+use crate::translation::result::{InputRequest, is_error_result};
 use countersign_domain::{
     questions::{check_capabilities, elicitation::params_for_client},
     text::truncate,
@@ -38,9 +38,9 @@ pub struct ClientQuestion {
 }
 
 impl ClientQuestion {
-    /// Returns key, method and parameters, as [`crate::result::input_requests`] takes them.
-    pub fn as_request(&self) -> (&str, &str, Option<&str>) {
-        (&self.key, &self.method, self.params.as_deref())
+    /// Returns the question as a request in `inputRequests`.
+    pub fn as_input_request(&self) -> InputRequest<'_> {
+        InputRequest { key: &self.key, method: &self.method, params: self.params.as_deref() }
     }
 }
 

@@ -189,7 +189,7 @@ impl AwaitedTask {
         if open_questions.is_empty() {
             return Ok(task_json::to_modern(&task, alias, Status::Working, None));
         }
-        let requests = input_requests(open_questions.iter().map(|question| question.content.as_request()));
+        let requests = input_requests(open_questions.iter().map(|question| question.content.as_input_request()));
         Ok(task_json::to_modern(&task, alias, Status::InputRequired, Some(("inputRequests", &requests))))
     }
 

@@ -13,9 +13,12 @@ use super::{
     tool_call::ToolCallScope,
 };
 use crate::owned_messages::OwnedRequest;
-use countersign_bridge::{URL_ELICITATION_REQUIRED, result::input_required_result, tasks};
+use countersign_bridge::{
+    URL_ELICITATION_REQUIRED,
+    result::{InputRequest, input_required_result},
+    tasks,
+};
 use countersign_config::AccountKind;
-use countersign_domain::questions::ELICITATION;
 use countersign_exchange::{
     context::Exchange,
     reply::{Reply, SERVER_META},
@@ -181,7 +184,7 @@ pub(super) async fn answer_refused_call(
         }
         if page_request == PageRequest::NotSent {
             let params = params.to_string();
-            let result = input_required_result([(INPUT_KEY, ELICITATION, Some(&*params))], None, SERVER_META);
+            let result = input_required_result([InputRequest::elicitation(INPUT_KEY, &params)], None, SERVER_META);
             return Ok(Reply { is_pending: true, ..Reply::verbatim(result) });
         }
     }

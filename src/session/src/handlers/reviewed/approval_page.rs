@@ -11,7 +11,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::long_poll::{ChangeWait, WaitOutcome};
 use crate::gateway::{long_requests::LongRequests, server::Reviews};
-use countersign_bridge::{result::input_required_result, task_json};
+use countersign_bridge::{
+    result::{InputRequest, input_required_result},
+    task_json,
+};
 use countersign_domain::{changes::Change, questions::ELICITATION};
 use countersign_exchange::{
     ask,
@@ -96,7 +99,7 @@ pub fn page_result(exchange: &Exchange, reviews: &Reviews, change: &Change) -> O
         return None;
     }
     let params = change_page_params(reviews, change).to_string();
-    Some(input_required_result([(INPUT_KEY, ELICITATION, Some(&*params))], Some(&change.id), SERVER_META))
+    Some(input_required_result([InputRequest::elicitation(INPUT_KEY, &params)], Some(&change.id), SERVER_META))
 }
 
 /// Returns `inputRequests` of the change as a task, unless its client has already answered.

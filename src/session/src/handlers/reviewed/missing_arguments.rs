@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json, value::RawValue};
 
 use super::super::tool_call::{RoutedCall, ToolCallScope, input_responses};
 use crate::policy::{self, JudgedCall};
-use countersign_bridge::result::input_required_result;
+use countersign_bridge::result::{InputRequest, input_required_result};
 use countersign_domain::{
     policy::Verdict,
     principal::Scope,
@@ -90,7 +90,7 @@ async fn ask_with_form(call: &RoutedCall<'_>, schema: &Value) -> Option<MissingA
     if exchange.is_modern() {
         let Some(answer) = input_responses(exchange, call.request).and_then(|responses| member(responses, INPUT_KEY))
         else {
-            let result = input_required_result([(INPUT_KEY, ELICITATION, Some(&*params))], None, SERVER_META);
+            let result = input_required_result([InputRequest::elicitation(INPUT_KEY, &params)], None, SERVER_META);
             return Some(MissingArguments::NeedsInput(result));
         };
         return fill_in(arguments, schema, answer).map(MissingArguments::Complete);
