@@ -129,7 +129,8 @@ where
         let _ = tokio::time::timeout(FLUSH_TIMEOUT, write_refusal).await;
         return;
     }
-    let session = Arc::new(endpoint.sessions.create_outbox_session(Transport::Stdio, identity, (0, 0)));
+    let limits = endpoint.sessions.limits.outbox;
+    let session = Arc::new(endpoint.sessions.create_outbox_session(Transport::Stdio, identity, limits));
     let actor = Session::open(&endpoint.sessions, Arc::clone(&session), None);
     let wake_up = Arc::new(Notify::new());
     let pump_id = next_pump_id();
