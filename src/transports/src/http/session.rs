@@ -237,11 +237,11 @@ async fn respond(post: &Post<'_>, stream: &Arc<PostStream>, work: AnswerFuture) 
 /// Waits for the answer of a stream. Returns `None` as soon as the stream has other messages.
 async fn wait_for_sole_answer(session: &SessionState, number: u32) -> Option<Bytes> {
     let Channel::Streams(streams) = &session.channel else { return None };
-    let (_, mut changed, _) = streams.attach(number)?;
+    let mut reader = streams.attach(number)?;
     // Another reader may supersede this one: the reader that streams the events attaches later.
     while streams.is_untouched(number) {
         tokio::select! {
-            changed = changed.changed() => changed.ok()?,
+            changed = reader.changed.changed() => changed.ok()?,
             () = session.ended.cancelled() => return None,
         }
     }
