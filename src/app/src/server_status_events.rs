@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use countersign_domain::policy::DefinitionStatus;
+use countersign_domain::{policy::DefinitionStatus, text::truncate};
 use countersign_feed::Feed;
 use countersign_protocol::redact::redact;
 use countersign_routing::table::{PublishedTable, RouteTable};
@@ -133,7 +133,7 @@ fn server_statuses(table: &RouteTable) -> BTreeMap<String, ServerStatus> {
     let statuses = upstreams.map(|upstream| {
         let (is_up, error) = match upstream.phase() {
             Phase::Up => (Some(true), None),
-            Phase::Down(error) => (Some(false), Some(redact(&error.to_string()).chars().take(500).collect())),
+            Phase::Down(error) => (Some(false), Some(truncate(&redact(&error.to_string()), 500).to_owned())),
             Phase::Connecting => (None, None),
             Phase::ConsentNeeded(why) => (None, Some(why)),
         };

@@ -300,18 +300,18 @@ impl Authenticator {
         }
     }
 
-    /// Waits until the key or the token of a client is revoked or expires, and returns the error for its open streams.
-    /// It never returns for other credentials.
-    pub async fn wait_until_revoked(&self, identity: &Identity) -> McpError {
+    /// Waits until the key or the token of a client is no longer valid, because it was revoked or has expired. Returns the
+    /// error for the client's open streams. It never returns for other credentials.
+    pub async fn wait_until_invalid(&self, identity: &Identity) -> McpError {
         if matches!(identity.credential, Credential::Loopback | Credential::SignIn(_)) {
             return std::future::pending().await;
         }
-        self.wait_until_newest_revoked(|| identity.clone()).await
+        self.wait_until_newest_invalid(|| identity.clone()).await
     }
 
-    /// Waits like [`Self::wait_until_revoked`] for a client that may present newer credentials meanwhile. `newest` returns its
+    /// Waits like [`Self::wait_until_invalid`] for a client that may present newer credentials meanwhile. `newest` returns its
     /// identity with the newest one, and only that one counts.
-    pub async fn wait_until_newest_revoked(&self, newest: impl Fn() -> Identity) -> McpError {
+    pub async fn wait_until_newest_invalid(&self, newest: impl Fn() -> Identity) -> McpError {
         loop {
             tokio::time::sleep(RECHECK_INTERVAL).await;
             let identity = newest();
@@ -331,11 +331,11 @@ impl Authenticator {
         }
     }
 
-    /// Waits like [`Self::wait_until_revoked`], but does not return because a token has expired. After that, it returns if the
+    /// Waits until the access of a client is revoked. A token that has expired does not count. After that, this returns if the
     /// person's access is revoked or the issuer's configuration changes.
-    pub async fn wait_until_withdrawn(&self, identity: &Identity) -> McpError {
+    pub async fn wait_until_access_revoked(&self, identity: &Identity) -> McpError {
         loop {
-            let refused = self.wait_until_revoked(identity).await;
+            let refused = self.wait_until_invalid(identity).await;
             let Credential::Token(token) = &identity.credential else { return refused };
             let is_revoked = |error: McpError| error.kind == ErrorKind::Unauthorized;
             if !self.tokens.has_expired(token, Timestamp::now())
@@ -346,14 +346,14 @@ impl Authenticator {
         }
     }
 
-    /// Returns [`Self::wait_until_revoked`] for a token, whose revocation only its issuer may know. For
+    /// Waits like [`Self::wait_until_invalid`] for a token, whose revocation only its issuer may know. For
     /// other credentials, which callers verify with [`Self::check`], the future never ends.
-    pub fn wait_until_token_revoked(self: &Arc<Self>, identity: &Identity) -> Pin<Box<dyn Future<Output = McpError>>> {
+    pub fn wait_until_token_invalid(self: &Arc<Self>, identity: &Identity) -> Pin<Box<dyn Future<Output = McpError>>> {
         if !matches!(identity.credential, Credential::Token(_)) {
             return Box::pin(std::future::pending());
         }
         let (authenticator, identity) = (Arc::clone(self), identity.clone());
-        Box::pin(async move { authenticator.wait_until_revoked(&identity).await })
+        Box::pin(async move { authenticator.wait_until_invalid(&identity).await })
     }
 
     /// Caches a valid key. If the cache is full even without outdated keys, a new key is not cached.

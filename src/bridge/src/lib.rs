@@ -18,10 +18,10 @@ mod testing;
 mod tests;
 mod translation;
 
-pub use calls::{Bridge, Call, CallTraits, call, subscribe_on_own_link, tool_error_reply};
+pub use calls::{Bridge, Call, CallFlags, call, subscribe_on_own_link, tool_error_reply};
 pub use request_state::{StateSealer, load_or_create_key};
 pub use translation::{
     error::URL_ELICITATION_REQUIRED,
     request::{self, RequestedItem},
-    result, task_shape,
+    result, task_json,
 };

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     questions::{ClientQuestion, MessageRecipient, OpenQuestion, Relay, StatelessClient},
-    request_state::{Binding, StateKind, StateSealer, invalid_state},
+    request_state::{Binding, StateKind, StateSealer, invalid_state_error},
 };
 use countersign_protocol::{
     ErrorKind, McpError,
@@ -42,7 +42,9 @@ const QUESTION_GATHER_TIME: Duration = Duration::from_millis(30);
 /// Returns the error for a client that comes back too late.
 pub fn ended_call_error() -> McpError {
     let minutes = MAX_CLIENT_WAIT.as_secs() / 60;
-    invalid_state(&format!("the call has ended (a client has {minutes} minutes to answer), and its outcome is unknown"))
+    invalid_state_error(&format!(
+        "the call has ended (a client has {minutes} minutes to answer), and its outcome is unknown"
+    ))
 }
 
 /// Answers by the keys of their questions.
@@ -325,11 +327,11 @@ impl ParkedCalls {
         };
         let reference = self.sealer.open(StateKind::ParkedCall, sealed, binding)?;
         let (run_id, call, ticket): ([u8; 16], _, _) =
-            serde_json::from_str(&reference).map_err(|_| invalid_state("it names no call"))?;
+            serde_json::from_str(&reference).map_err(|_| invalid_state_error("it names no call"))?;
         if run_id != self.run_id {
             let reason =
                 "the gateway that made the call has been restarted or is gone, and the outcome of the call is unknown";
-            return Err(invalid_state(reason));
+            return Err(invalid_state_error(reason));
         }
         Ok(ParkedCallRef { call, ticket })
     }
@@ -382,7 +384,7 @@ impl ParkedCalls {
         let mut calls = self.calls.lock();
         let parked = calls.get_mut(&reference.call).ok_or_else(ended_call_error)?;
         if parked.ticket != Some(reference.ticket) {
-            return Err(invalid_state("it has been used already"));
+            return Err(invalid_state_error("it has been used already"));
         }
         parked.ticket = None;
         Ok(parked.retries.clone())

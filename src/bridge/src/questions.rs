@@ -11,8 +11,11 @@ use parking_lot::Mutex;
 use serde_json::{Value, json, value::RawValue};
 use tokio::sync::mpsc;
 
-use crate::translation::task_shape;
+use crate::translation::task_json;
 use countersign_config::UpstreamConfig;
+use countersign_domain::questions::{
+    ELICITATION, check_capabilities, elicitation::params_for_client, missing_capability,
+};
 use countersign_exchange::{
     ask::{AskError, ask},
     context::Exchange,
@@ -28,18 +31,12 @@ use countersign_protocol::{
 use countersign_provider::request::UpstreamRequest;
 use countersign_upstream::{Listener, Response, UpstreamNotification};
 
-pub use countersign_domain::questions::{
-    ELICITATION, ROOTS, SAMPLING, adapt_params, check_capabilities,
-    elicitation::{attribute_params, attribute_requests, params_for_client},
-    is_url_elicitation, missing_capability,
-};
-
 pub use stateless_client::{ClientQuestion, DeclinedQuestions, OpenQuestion, StatelessClient};
 
 const INTERNAL: i64 = ErrorKind::Internal.number();
 
 /// Returns the capabilities that this upstream may use: those that the client declared, its revision has and the
-/// configuration allows. The second value is `true` if that is less than the client declared.
+/// configuration allows. The second value is `true` if the client declared more.
 pub fn allowed_capabilities(exchange: &Exchange, config: &UpstreamConfig) -> (ClientCapabilities, bool) {
     let declared = ClientCapabilities::from_declaration(&exchange.facts.capabilities);
     let mut allowed = declared.clone();
@@ -126,7 +123,7 @@ impl ClientAsker<'_> {
         }
     }
 
-    /// Asks the client one question. See [`adapt_params`] for `elicitation_id`.
+    /// Asks the client one question. See [`countersign_domain::questions::adapt_params`] for `elicitation_id`.
     ///
     /// # Errors
     /// The errors of [`ask`].
@@ -139,7 +136,7 @@ impl ClientAsker<'_> {
         let exchange = self.exchange;
         let mut params = params_for_client(self.upstream, method, params, exchange.revision(), elicitation_id);
         if let Some(task) = self.task {
-            params = Some(task_shape::with_related_task(params.as_deref().unwrap_or("{}"), task));
+            params = Some(task_json::with_related_task(params.as_deref().unwrap_or("{}"), task));
         }
         ask(&exchange.session, &exchange.related, method, params.as_deref()).await
     }

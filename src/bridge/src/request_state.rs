@@ -43,7 +43,7 @@ impl StateKind {
 }
 
 /// Returns the error for a state that cannot be used.
-pub fn invalid_state(reason: &str) -> McpError {
+pub fn invalid_state_error(reason: &str) -> McpError {
     let message = format!("this requestState cannot be used: {reason}; the call was not made again");
     McpError::new(ErrorKind::InvalidParams, message).with("member", "requestState")
 }
@@ -81,8 +81,8 @@ impl StateSealer {
         let parts = opened.as_deref().and_then(|opened| opened.split_once(' '));
         let parts = parts.and_then(|(expiry, state)| Some((expiry.parse::<i64>().ok()?, state)));
         match parts {
-            None => Err(invalid_state("it is not valid for this principal and this request")),
-            Some((expiry, _)) if expiry <= Timestamp::now().as_second() => Err(invalid_state("it has expired")),
+            None => Err(invalid_state_error("it is not valid for this principal and this request")),
+            Some((expiry, _)) if expiry <= Timestamp::now().as_second() => Err(invalid_state_error("it has expired")),
             Some((_, state)) => Ok(state.to_owned()),
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json, value::RawValue};
 
-use crate::{Bridge, Call, CallTraits, RequestedItem, call, request_state::StateSealer};
+use crate::{Bridge, Call, CallFlags, RequestedItem, call, request_state::StateSealer};
 use countersign_config::{UpstreamConfig, UpstreamTarget};
 use countersign_exchange::{
     context::Exchange,
@@ -82,10 +82,10 @@ impl Fixture {
     ) -> Result<Reply, McpError> {
         let text = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string();
         let request = request(&text);
-        let traits =
-            CallTraits::for_tool(exchange, &request.outlined_params().object, Some((&self.upstream, definition)));
+        let flags =
+            CallFlags::for_tool(exchange, &request.outlined_params().object, Some((&self.upstream, definition)));
         let base = Call::new(exchange, &self.bridge, &self.upstream, RequestedItem::Tool("echo"), &request);
-        call(Call { traits, definition, ..base }).await
+        call(Call { flags, definition, ..base }).await
     }
 
     /// Returns the result of a tool call that must succeed.

@@ -98,7 +98,7 @@ impl Connections {
         let state = Arc::new(ConnectionState {
             number: self.next_number.fetch_add(1, Relaxed),
             socket,
-            last_active: AtomicU64::new(eviction::now()),
+            last_active: AtomicU64::new(eviction::monotonic_ms()),
             ..ConnectionState::default()
         });
         let (evicted, has_room) = {
@@ -218,7 +218,7 @@ pub struct ConnectionState {
     /// Number of open requests whose bodies have not arrived yet.
     awaited_bodies: AtomicUsize,
     has_completed_request: AtomicBool,
-    /// Time of the last complete request, by [`eviction::now`].
+    /// Time of the last complete request, by [`eviction::monotonic_ms`].
     last_active: AtomicU64,
     /// `true` if the connection holds a reserved place.
     is_reserved: AtomicBool,
@@ -277,7 +277,7 @@ impl OpenRequest {
 
 impl Drop for OpenRequest {
     fn drop(&mut self) {
-        self.0.last_active.store(eviction::now(), Relaxed);
+        self.0.last_active.store(eviction::monotonic_ms(), Relaxed);
         self.0.has_completed_request.store(true, Relaxed);
         self.0.open_requests.fetch_sub(1, Relaxed);
     }

@@ -46,7 +46,7 @@ use crate::{
 };
 use countersign_auth::authenticator::{TokenCheck, authorization_header};
 use countersign_exchange::{
-    eviction::now,
+    eviction::monotonic_ms,
     memory::{EXEMPT_MESSAGE_BYTES, MemoryBudget, MemoryShare, UnreadHolder, WeakHolder},
 };
 use countersign_protocol::{ErrorKind, McpError};
@@ -328,7 +328,7 @@ struct PendingBody(Mutex<PendingState>);
 
 struct PendingState {
     rest: Bytes,
-    /// The time at which the connection last took a slice, by [`now`].
+    /// The time at which the connection last took a slice, by [`monotonic_ms`].
     since: u64,
     is_closed: bool,
     /// The size of the largest piece. The memory of a large one is returned to the system at the end.
@@ -347,14 +347,15 @@ const fn estimate_memory(bytes: usize) -> usize {
 
 impl PendingBody {
     fn new(share: MemoryShare, cut: Option<ConnectionCutter>) -> Arc<Self> {
-        let state = PendingState { rest: Bytes::new(), since: now(), is_closed: false, largest_piece: 0, share, cut };
+        let state =
+            PendingState { rest: Bytes::new(), since: monotonic_ms(), is_closed: false, largest_piece: 0, share, cut };
         Arc::new(Self(Mutex::new(state)))
     }
 
     /// Holds a piece for its client. Returns `false` if there is no memory for it.
     fn hold(self: &Arc<Self>, piece: &Bytes) -> bool {
         let mut state = self.0.lock();
-        state.since = now();
+        state.since = monotonic_ms();
         let PendingState { share, since, .. } = &mut *state;
         let unread = || Arc::downgrade(self) as WeakHolder;
         if !share.cover_messages(estimate_memory(piece.len()), *since, unread) {
@@ -412,7 +413,7 @@ impl MessageBody for CountedBody {
                 return Poll::Ready(Some(Err("the client did not read".into())));
             }
             if !state.rest.is_empty() {
-                state.since = now();
+                state.since = monotonic_ms();
                 let slice = state.rest.len().min(SLICE_BYTES);
                 return Poll::Ready(Some(Ok(state.rest.split_to(slice))));
             }

@@ -103,7 +103,7 @@ pub struct CallContext {
     pub permit: Option<Permit>,
     /// The approved fingerprint of the change that is run, which a module compares when it writes.
     pub approved_fingerprint: Option<String>,
-    /// Set if the gateway may answer the question by which the server asks to confirm the call, because the approved preview
+    /// `true` if the gateway may answer the question by which the server asks to confirm the call, because the approved preview
     /// showed the answer.
     pub answers_confirmation: bool,
     /// Charges the time that a module's thread spends on the call to the caller's rate limit; `None` if no caller is

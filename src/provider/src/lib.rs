@@ -49,10 +49,10 @@ pub struct ToolDef {
     /// JSON Schema of `structuredContent` of a completed call (the router adds the schema of the pending answer).
     pub output_schema: Option<Value>,
     pub annotations: ToolAnnotations,
-    /// Set if the tool manages the caller's own changes or the gateway itself. Such a tool is never put under review
+    /// `true` if the tool manages the caller's own changes or the gateway itself. Such a tool is never put under review
     /// and never denied by `policy.default`.
     pub self_service: bool,
-    /// Set if the tool sends progress or waits, so that its answer may have to be streamed.
+    /// `true` if the tool sends progress or waits, so that its answer may have to be streamed.
     pub long_running: bool,
     /// Returns `true` for arguments with which a module's writing tool only reads (a dry run). Policy treats such calls
     /// like calls of a read-only tool.
@@ -216,7 +216,7 @@ pub enum ProviderEvent {
 pub struct Audience {
     /// The principal that owns the resource.
     pub principal: String,
-    /// Set if every principal that may view proposals of others can read the resource, too.
+    /// `true` if every principal that may view proposals of others can read the resource, too.
     pub include_viewers: bool,
 }
 

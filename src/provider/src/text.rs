@@ -29,8 +29,8 @@ pub fn one_line(text: &str, max: usize) -> Cow<'_, str> {
 }
 
 /// Returns the start of a URI, for an error about a resource that does not exist.
-pub fn cut_uri(uri: &str) -> String {
-    uri.chars().take(512).collect()
+pub fn cut_uri(uri: &str) -> &str {
+    truncate(uri, 512)
 }
 
 /// Returns the error for an invalid argument. Like a failed check of the input schema, it lists in `details.errors` the

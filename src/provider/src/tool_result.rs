@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
+use countersign_domain::text::truncate;
 use countersign_protocol::{McpError, Revision};
 
 /// The result of a tool call. [`Self::to_json`] encodes it for the client's revision.
@@ -88,7 +89,7 @@ impl ToolResult {
             None | Some("complete") => {}
             Some("input_required") => return Err(AnswerError::InputRequired),
             Some(other) => {
-                let result_type: String = other.chars().take(64).collect();
+                let result_type = truncate(other, 64);
                 return Err(AnswerError::Unreadable(format!("its resultType is {result_type:?}")));
             }
         }

@@ -146,7 +146,7 @@ impl FeedSubscriber {
             feed: feed.clone(),
             subscription,
             recheck: interval_from_now(RECHECK_INTERVAL),
-            revoked: feed.sign_ins.authenticator().wait_until_token_revoked(&identity),
+            revoked: feed.sign_ins.authenticator().wait_until_token_invalid(&identity),
             identity,
         };
         Ok((subscriber, hello))

@@ -20,7 +20,10 @@ use countersign_domain::{
     principal::Role,
 };
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_provider::{CallContext, ProviderDirectory as _, previews};
+use countersign_provider::{
+    CallContext, ProviderDirectory as _,
+    previews::{self, PreviewRequest},
+};
 use countersign_reload::Reloader;
 use countersign_review::{ChangeFilter, Changes, Proposal};
 use countersign_routing::RouteDirectory;
@@ -156,7 +159,8 @@ async fn prepare_proposal(directory: &RouteDirectory, expire_after: Duration) ->
         let text = format!("the policy denies the test change: {}", decision.reason);
         return Err(McpError::new(ErrorKind::PolicyDenied, text));
     }
-    let preview = previews::preview(directory, &provider, tool, &arguments, &context).await?;
+    let request = PreviewRequest { directory, provider: &provider, tool, arguments: &arguments, context: &context };
+    let preview = previews::preview(request).await?;
     let previewed = PreviewedCall { route: &route, decision: &decision, arguments: &arguments, preview };
     Ok(previewed.into_proposal(proposer, expire_after))
 }

@@ -15,7 +15,10 @@ use super::{
 };
 use countersign_domain::changes::{Diff, Operation, Preview, PreviewNote, Target, visible::quoted};
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_provider::{CallContext, ProviderDirectory as _, previews};
+use countersign_provider::{
+    CallContext, ProviderDirectory as _,
+    previews::{self, PreviewRequest},
+};
 use countersign_routing::RouteDirectory;
 use countersign_rulings::standing_rules::StandingRuleService;
 
@@ -78,7 +81,14 @@ pub async fn test(
     // Dropping the guard tells the server that the answer is no longer needed.
     let _cancelled = cancel.clone().drop_guard();
     let context = CallContext { cancel, ..CallContext::new(principal) };
-    let preview = limit_time(previews::preview(&directory, &provider, &tool, &arguments, &context)).await?;
+    let request = PreviewRequest {
+        directory: &directory,
+        provider: &provider,
+        tool: &tool,
+        arguments: &arguments,
+        context: &context,
+    };
+    let preview = limit_time(previews::preview(request)).await?;
     let Preview { note, operation, target, summary, diff, .. } = preview;
     Ok(json_response(&PreviewTest { server, tool, operation, target, summary, preview: note, diff }))
 }

@@ -30,7 +30,7 @@ struct SessionSortKey(Reverse<i128>, String);
 
 impl SessionSortKey {
     fn new(session: &SessionInfo) -> Self {
-        Self(Reverse(session.created_at.as_nanosecond()), short_session_id(&session.id))
+        Self(Reverse(session.created_at.as_nanosecond()), short_session_id(&session.id).to_owned())
     }
 }
 

@@ -21,7 +21,7 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
     CallContext, Provider,
     previews::{
-        self,
+        self, PreviewRequest,
         compose::{ComputedPreview, StateBefore},
     },
 };
@@ -223,7 +223,9 @@ impl ReviewCore {
                 let preview = previews::preview_arguments_only(&provider, tool, arguments, &context).await?;
                 return Ok(ComputedPreview { preview, transient_error: None, before: None });
             }
-            previews::recheck(&*self.directory, &provider, tool, arguments, &context, shown_fingerprint).await
+            let directory = &*self.directory;
+            let request = PreviewRequest { directory, provider: &provider, tool, arguments, context: &context };
+            previews::recheck(request, shown_fingerprint).await
         };
         let preview = AssertUnwindSafe(preview).catch_unwind();
         match tokio::time::timeout(self.repository.config.tuning.preview_timeout, preview).await {

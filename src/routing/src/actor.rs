@@ -8,14 +8,14 @@ use tokio::sync::broadcast::Receiver;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
-    subscribers::{Clients, ListenFilter, ListenSink, Subscribers, WatchReady, WatchSource},
+    subscribers::{Clients, Listener, Subscribers, WatchReady},
     table::{Aliases, PublishedTable, RouteError, RouteTable, RouteTarget, TableInputs, ruling::find_refusal},
 };
 use countersign_domain::{
-    policy::{OwnedRequester, Policy, Requester, Subject},
+    policy::{Policy, Requester, Subject},
     principal::Principal,
 };
-use countersign_protocol::{RequestId, encode};
+use countersign_protocol::encode;
 use countersign_provider::{Audience, List, ProviderEvent, Subscriber};
 use countersign_upstream::Upstream;
 
@@ -73,7 +73,7 @@ impl Router {
         })?);
         self.published.store(table.clone());
         old.superseded.cancel();
-        self.subscribers.move_sources(|uri| find_source(&table, uri));
+        self.subscribers.move_sources(|uri| table.upstream_resource(uri));
         let varies_by_principal = old.varies_by_principal || table.varies_by_principal;
         let may_refuse = old.refusing_policy().is_some() || table.refusing_policy().is_some();
         if old.generation > 0 {
@@ -113,14 +113,6 @@ impl Router {
         };
         self.subscribers.notify_updated(uri, audience, Some(&may_read));
     }
-}
-
-/// Returns the upstream and its own URI of a resource; `None` if the resource is not an upstream's.
-fn find_source(table: &RouteTable, uri: &str) -> Option<WatchSource> {
-    let provider = table.provider_for_uri(uri)?;
-    let upstream = provider.upstream()?;
-    let own_uri = upstream.names.upstream_uri(uri)?.to_owned();
-    Some(WatchSource { upstream: upstream.clone(), own_uri })
 }
 
 impl Actor for Router {
@@ -305,7 +297,7 @@ impl Handler<Subscribe> for Router {
 
     fn handle(&mut self, Subscribe { session, uri }: Subscribe, _: &mut Self::Context) -> Self::Result {
         let table = self.published.load();
-        MessageResult(self.subscribers.subscribe(&session, uri, |uri| find_source(&table, uri)))
+        MessageResult(self.subscribers.subscribe(&session, uri, |uri| table.upstream_resource(uri)))
     }
 }
 
@@ -331,20 +323,14 @@ impl Handler<Unsubscribe> for Router {
 /// [`Acknowledge`] must follow, because nothing is sent before it.
 #[derive(Message)]
 #[rtype(result = "(RegisteredListener, Vec<(String, WatchReady)>)")]
-pub struct Listen {
-    pub id: RequestId,
-    /// The listening client, which only receives updates of resources that it may read.
-    pub requester: OwnedRequester,
-    pub filter: ListenFilter,
-    pub sink: ListenSink,
-}
+pub struct Listen(pub Listener);
 
 impl Handler<Listen> for Router {
     type Result = MessageResult<Listen>;
 
-    fn handle(&mut self, Listen { id, requester, filter, sink }: Listen, ctx: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, Listen(listener): Listen, ctx: &mut Self::Context) -> Self::Result {
         let table = self.published.load();
-        let (key, resources) = self.subscribers.listen(id, requester, filter, sink, |uri| find_source(&table, uri));
+        let (key, resources) = self.subscribers.add_listener(listener, |uri| table.upstream_resource(uri));
         MessageResult((RegisteredListener { router: ctx.address(), key }, resources))
     }
 }
@@ -395,8 +381,10 @@ impl Handler<StopListening> for Router {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::subscribers::{ListenFilter, ListenSink};
     use bytes::Bytes;
-    use countersign_domain::policy::PolicyDefault;
+    use countersign_domain::policy::{OwnedRequester, PolicyDefault};
+    use countersign_protocol::RequestId;
 
     struct NoClients;
 
@@ -415,7 +403,7 @@ mod tests {
         let id = RequestId::from_json("1").unwrap();
         let principal = Arc::new(Principal::local_agent());
         let requester = OwnedRequester { principal, transport: "http", revision: "2026-07-28", client: None };
-        let answer = router.send(Listen { id, requester, filter: ListenFilter::default(), sink });
+        let answer = router.send(Listen(Listener::new(id, requester, ListenFilter::default(), sink)));
         // The Router has handled a message once it answers a later one.
         router.send(RefreshRulings).await.unwrap().unwrap();
         assert!(remaining_sink.upgrade().is_some());

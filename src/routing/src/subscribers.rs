@@ -11,13 +11,14 @@ use std::{
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
+use crate::table::resources::UpstreamResource;
 use countersign_domain::{
     policy::{OwnedRequester, Requester},
     principal::Principal,
 };
 use countersign_protocol::{McpError, RequestId, encode, json::quoted};
 use countersign_provider::{Audience, List, Subscriber};
-use countersign_upstream::{Upstream, containing_uris};
+use countersign_upstream::containing_uris;
 
 /// Sends messages to all sessions.
 pub trait Clients: Send + Sync + 'static {
@@ -53,8 +54,10 @@ impl ListenFilter {
     }
 }
 
-struct Listener {
+/// An open `subscriptions/listen` request.
+pub struct Listener {
     id: RequestId,
+    /// The listening client, which only receives updates of resources that it may read.
     requester: OwnedRequester,
     filter: ListenFilter,
     sink: ListenSink,
@@ -62,18 +65,19 @@ struct Listener {
     acknowledged: bool,
 }
 
-/// The upstream at which a resource is watched.
-#[derive(Clone)]
-pub struct WatchSource {
-    pub upstream: Arc<Upstream>,
-    /// The resource's URI at the upstream.
-    pub own_uri: String,
+impl Listener {
+    /// Creates a listener that was not acknowledged yet.
+    #[must_use]
+    pub fn new(id: RequestId, requester: OwnedRequester, filter: ListenFilter, sink: ListenSink) -> Self {
+        Self { id, requester, filter, sink, acknowledged: false }
+    }
 }
 
 /// All subscribers of one URI.
 #[derive(Default)]
 struct ResourceWatch {
-    source: Option<WatchSource>,
+    /// The resource at its upstream, which watches it.
+    source: Option<UpstreamResource>,
     sessions: HashMap<String, Weak<dyn Subscriber>>,
     listeners: HashSet<u64>,
 }
@@ -93,7 +97,7 @@ impl Subscribers {
         &mut self,
         session: &Arc<dyn Subscriber>,
         uri: String,
-        source: impl FnOnce(&str) -> Option<WatchSource>,
+        source: impl FnOnce(&str) -> Option<UpstreamResource>,
     ) -> Option<WatchReady> {
         let (watch, ready) = self.watch(uri, source);
         watch.sessions.insert(session.id().to_string(), Arc::downgrade(session));
@@ -104,25 +108,22 @@ impl Subscribers {
         self.remove_subscriber(uri, |watch| _ = watch.sessions.remove(session));
     }
 
-    /// Opens a listener, and returns the resources of upstreams with their answers. Nothing is sent to the listener
-    /// before [`Self::acknowledge`].
-    pub fn listen(
+    /// Adds a listener, and returns its key and the resources of upstreams with their answers. Nothing is sent to the
+    /// listener before [`Self::acknowledge`].
+    pub fn add_listener(
         &mut self,
-        id: RequestId,
-        requester: OwnedRequester,
-        filter: ListenFilter,
-        sink: ListenSink,
-        mut source: impl FnMut(&str) -> Option<WatchSource>,
+        listener: Listener,
+        mut source: impl FnMut(&str) -> Option<UpstreamResource>,
     ) -> (u64, Vec<(String, WatchReady)>) {
         self.last_key += 1;
         let key = self.last_key;
         let mut watches = Vec::new();
-        for uri in &filter.uris {
+        for uri in &listener.filter.uris {
             let (watch, ready) = self.watch(uri.clone(), &mut source);
             watch.listeners.insert(key);
             watches.extend(ready.map(|ready| (uri.clone(), ready)));
         }
-        self.listeners.insert(key, Listener { id, requester, filter, sink, acknowledged: false });
+        self.listeners.insert(key, listener);
         (key, watches)
     }
 
@@ -153,7 +154,7 @@ impl Subscribers {
     fn watch(
         &mut self,
         uri: String,
-        source: impl FnOnce(&str) -> Option<WatchSource>,
+        source: impl FnOnce(&str) -> Option<UpstreamResource>,
     ) -> (&mut ResourceWatch, Option<WatchReady>) {
         let watch = self.by_uri.entry(uri).or_insert_with_key(|uri| {
             let source = source(uri);
@@ -180,7 +181,7 @@ impl Subscribers {
 
     /// Moves watches to the upstreams that now own the resources. Each watch begins at the new upstream before it ends at the
     /// old one.
-    pub fn move_sources(&mut self, source: impl Fn(&str) -> Option<WatchSource>) {
+    pub fn move_sources(&mut self, source: impl Fn(&str) -> Option<UpstreamResource>) {
         for (uri, watch) in &mut self.by_uri {
             let new = source(uri);
             let is_unchanged = match (&watch.source, &new) {

@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 use countersign_domain::{
     policy::{DEFAULT_IDENTITY, Decision, Policy, Requester, Subject, Verdict},
     principal::Scope,
+    text::truncate,
 };
 use countersign_exchange::context::Exchange;
 use countersign_protocol::{ErrorKind, McpError};
@@ -45,11 +46,11 @@ impl NamedOperation {
     }
 }
 
-/// Proof that the policy has admitted a call. No handler runs a tool without it, and only [`JudgedCall::apply_decision`]
-/// creates it.
-pub struct AdmittedCall(Arc<ToolRoute>);
+/// The route of a call that the policy has admitted. No handler runs a tool without it, and only
+/// [`JudgedCall::apply_decision`] creates it.
+pub struct AdmittedRoute(Arc<ToolRoute>);
 
-impl AdmittedCall {
+impl AdmittedRoute {
     pub fn route(&self) -> &Arc<ToolRoute> {
         &self.0
     }
@@ -57,7 +58,7 @@ impl AdmittedCall {
 
 /// States whether a call that the policy does not deny runs or is reviewed.
 pub enum Admission {
-    Run(AdmittedCall),
+    Run(AdmittedRoute),
     Review(JudgedCall),
 }
 
@@ -112,7 +113,7 @@ impl JudgedCall {
     pub fn apply_decision(self, exchange: &Exchange, counting: Counting) -> Result<Admission, McpError> {
         self.check_scope_and_count(exchange, counting)?;
         match self.decision.verdict {
-            Verdict::Allow => Ok(Admission::Run(AdmittedCall(self.route))),
+            Verdict::Allow => Ok(Admission::Run(AdmittedRoute(self.route))),
             Verdict::Review => Ok(Admission::Review(self)),
             Verdict::Deny => Err(self.refuse(exchange)),
         }
@@ -190,11 +191,11 @@ fn denied_error(request: &str, (kind, name): (&str, &str), rule: Option<&str>, r
     }
 }
 
-/// Admits or refuses a request that is not a tool call.
+/// Checks that the policy allows a request that is not a tool call. Logs and counts a refusal.
 ///
 /// # Errors
 /// `POLICY_DENIED` with the rule and the reason.
-pub fn admit(
+pub fn check_policy(
     exchange: &Exchange,
     table: &RouteTable,
     provider: &RouteTarget,
@@ -203,7 +204,7 @@ pub fn admit(
     let Some(policy) = table.refusing_policy() else { return Ok(()) };
     let Some(refusal) = find_refusal(policy, provider, subject, &exchange.requester()) else { return Ok(()) };
     policy.count_refusal(refusal.rule.as_deref());
-    let name: String = subject.name().chars().take(2048).collect();
+    let name = truncate(subject.name(), 2048);
     let rule = refusal.rule.as_deref().unwrap_or(DEFAULT_IDENTITY);
     let (kind, principal) = (subject.kind_name(), &exchange.identity.principal.name);
     if policy.simulates() {
@@ -212,7 +213,7 @@ pub fn admit(
         return Ok(());
     }
     tracing::info!(what = kind, name, %principal, rule, reason = %refusal.reason, "a request was denied");
-    Err(denied_error(kind, (kind, &name), refusal.rule.as_deref(), &refusal.reason))
+    Err(denied_error(kind, (kind, name), refusal.rule.as_deref(), &refusal.reason))
 }
 
 /// Filters lists for one client: entries that it may not use are left out.

@@ -9,6 +9,7 @@ use super::{
     rows::{find_issue, find_parent, find_person, find_project, people},
     workflow::Workflow,
 };
+use countersign_domain::text::truncate;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::text::invalid_argument;
 
@@ -20,7 +21,7 @@ pub(super) const MAX_LISTED_IN_ERROR: usize = 20;
 
 /// Returns the error for an entity that does not exist; `pointer` leads to the argument that names it.
 pub(super) fn not_found(entity: &str, id_or_key: &str, pointer: &str) -> McpError {
-    let short_id: String = id_or_key.chars().take(100).collect();
+    let short_id = truncate(id_or_key, 100);
     let error = McpError::new(ErrorKind::NotFound, format!("There is no {entity} `{short_id}`."))
         .with("entityType", entity)
         .with("id", short_id);

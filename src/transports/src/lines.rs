@@ -122,7 +122,8 @@ where
         let _ = tokio::time::timeout(FLUSH_TIMEOUT, write_refusal(writer, &error)).await;
         return;
     }
-    let session = Arc::new(endpoint.sessions.create_outbox_session(Transport::Stdio, identity, (0, 0)));
+    let limits = endpoint.sessions.limits.outbox;
+    let session = Arc::new(endpoint.sessions.create_outbox_session(Transport::Stdio, identity, limits));
     let actor = Session::open(&endpoint.sessions, Arc::clone(&session), None);
     let ended_session = Arc::clone(&session);
     let attached = attach_only_connection(&actor, Arc::new(move || ended_session.end())).await;

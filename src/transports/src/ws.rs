@@ -29,7 +29,7 @@ use crate::{
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
     body_budget::Reservation,
-    outbox::{DrainedFrames, ResumeError, Wake},
+    outbox::{DrainedFrames, OutboxLimits, ResumeError, Wake},
     state::{Channel, SessionState},
 };
 use countersign_http::{
@@ -156,8 +156,9 @@ fn authorization(endpoint: &McpEndpoint, request: &HttpRequest) -> Option<Box<st
 
 fn open_session(endpoint: &Arc<McpEndpoint>, identity: Identity, authorization: Option<Box<str>>) -> SessionWithActor {
     let websocket = &endpoint.transports.websocket;
-    let replay = (websocket.replay_frames, websocket.replay_bytes);
-    let session = Arc::new(endpoint.sessions.create_outbox_session(Transport::WebSocket, identity, replay));
+    let (replay_frames, replay_bytes) = (websocket.replay_frames, websocket.replay_bytes);
+    let limits = OutboxLimits { replay_frames, replay_bytes, ..endpoint.sessions.limits.outbox };
+    let session = Arc::new(endpoint.sessions.create_outbox_session(Transport::WebSocket, identity, limits));
     session.set_authorization(authorization);
     let actor = Session::open(&endpoint.sessions, Arc::clone(&session), Some(websocket.ping_interval));
     SessionWithActor { session, actor }

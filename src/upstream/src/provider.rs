@@ -16,6 +16,7 @@ use countersign_domain::{
     policy::known_reads::KnownReads,
     principal::Principal,
     recipes::Recipe,
+    text::truncate,
 };
 use countersign_protocol::{ErrorKind, McpError, annotations::ToolAnnotations};
 use countersign_provider::{
@@ -58,7 +59,7 @@ impl Upstream {
     fn find_tool(&self, name: &str) -> Result<ToolDef, McpError> {
         let definitions = self.definitions.load();
         definitions.tools.iter().find(|def| def.name == name).cloned().ok_or_else(|| {
-            let short_name: String = name.chars().take(128).collect();
+            let short_name = truncate(name, 128);
             if !self.is_up() {
                 // The tool may exist, because the lists of a disconnected upstream may be incomplete.
                 return self.unavailable_error("is not connected").with("outcome", "not_applied");

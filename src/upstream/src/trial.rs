@@ -20,6 +20,7 @@ use crate::{
     upkeep::lists::{ListEntries, TOOLS, read_pages},
 };
 use countersign_config::{ListsConfig, UpstreamConfig};
+use countersign_domain::text::truncate;
 use countersign_protocol::{
     ErrorKind,
     json::{member, string},
@@ -126,7 +127,7 @@ fn describe(error: &LinkError) -> String {
 
 /// Returns the beginning of a text of the server, without secrets.
 fn shorten(text: &str) -> String {
-    redact(text).chars().take(MAX_TEXT_CHARS).collect()
+    truncate(&redact(text), MAX_TEXT_CHARS).to_owned()
 }
 
 /// Opens a link, lists the tools and closes the link.

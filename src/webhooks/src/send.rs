@@ -19,6 +19,7 @@ use super::fence;
 use countersign_config::WebhookConfig;
 use countersign_domain::{
     changes::{digest::hex, visible::escape_hidden},
+    text::truncate,
     webhooks::sign,
 };
 use countersign_net::{self as net, tls};
@@ -147,7 +148,7 @@ fn describe_failure(status: StatusCode, body: &[u8]) -> String {
 /// Reduces a foreign text to one short line without control characters and secrets.
 fn single_line(text: &str) -> String {
     let text = escape_hidden(text.trim()).replace(['\n', '\t'], " ");
-    redact(&text).chars().take(MAX_ERROR_CHARS).collect()
+    truncate(&redact(&text), MAX_ERROR_CHARS).to_owned()
 }
 
 /// Parses `Retry-After`: seconds, or a date (RFC 9110, section 10.2.3).

@@ -293,7 +293,7 @@ async fn token_of_a_revoked_person_is_refused() {
     let error = auth.identify(Some(&bearer(&token)), remote()).unwrap_err();
     assert_eq!((error.kind, &error.data["tokenError"]), (ErrorKind::Unauthorized, &json!("invalid_token")));
     assert_eq!(auth.check(&identity).unwrap_err().kind, ErrorKind::Unauthorized);
-    assert_eq!(auth.wait_until_revoked(&identity).await.kind, ErrorKind::Unauthorized);
+    assert_eq!(auth.wait_until_invalid(&identity).await.kind, ErrorKind::Unauthorized);
     let other = issuer.token_with(json!({ "sub": "bob" }));
     auth.identify(Some(&bearer(&other)), remote()).unwrap();
 }
@@ -316,12 +316,12 @@ async fn only_newest_credential_ends_a_session() {
             new.clone()
         }
     };
-    assert_eq!(auth.wait_until_newest_revoked(newest).await.kind, ErrorKind::Unauthorized);
+    assert_eq!(auth.wait_until_newest_invalid(newest).await.kind, ErrorKind::Unauthorized);
     assert_eq!(asked.into_inner(), 4);
 }
 
 #[actix::test]
-async fn expired_token_is_not_withdrawn_until_person_is_revoked() {
+async fn expired_token_keeps_access_until_person_is_revoked() {
     let (auth, store) = new_authenticator(AuthMode::Keys);
     let issuer = KnownIssuer::new(&auth.tokens);
     let mut identity = auth.identify(Some(&bearer(&issuer.token_with(json!({})))), remote()).unwrap();
@@ -329,10 +329,10 @@ async fn expired_token_is_not_withdrawn_until_person_is_revoked() {
     let expired = TokenCredential { expires_at: Timestamp::now().as_second(), ..TokenCredential::clone(token) };
     identity.credential = Credential::Token(Arc::new(expired));
     assert_eq!(auth.check(&identity).unwrap_err().kind, ErrorKind::Unauthorized);
-    let withdrawn = auth.wait_until_withdrawn(&identity);
-    tokio::time::timeout(RECHECK_INTERVAL * 3 / 2, withdrawn).await.unwrap_err();
+    let revoked = auth.wait_until_access_revoked(&identity);
+    tokio::time::timeout(RECHECK_INTERVAL * 3 / 2, revoked).await.unwrap_err();
     store.revoked_people.lock().unwrap().insert("https://id.example#alice".to_owned());
-    assert_eq!(auth.wait_until_withdrawn(&identity).await.kind, ErrorKind::Unauthorized);
+    assert_eq!(auth.wait_until_access_revoked(&identity).await.kind, ErrorKind::Unauthorized);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use url::{Url, form_urlencoded};
 
 use super::requests::MAX_ERROR_CODE_CHARS;
+use countersign_domain::text::truncate;
 use countersign_protocol::McpError;
 use countersign_runtime::secret;
 
@@ -123,7 +124,7 @@ pub fn read_code(
         _ => {}
     }
     if let Some(error) = find("error")? {
-        return Err(AuthorizationResponseError::Refused(error.chars().take(MAX_ERROR_CODE_CHARS).collect()));
+        return Err(AuthorizationResponseError::Refused(truncate(&error, MAX_ERROR_CODE_CHARS).to_owned()));
     }
     find("code")?.filter(|code| !code.is_empty()).ok_or(AuthorizationResponseError::NoCode)
 }

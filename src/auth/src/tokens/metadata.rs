@@ -6,6 +6,7 @@ use url::Url;
 
 use super::requests::{RequestError, get_json};
 use countersign_config::{Authorities, is_loopback};
+use countersign_domain::text::truncate;
 
 /// The maximum number of characters of another party's text that are quoted.
 const MAX_QUOTED_CHARS: usize = 200;
@@ -113,7 +114,7 @@ pub(super) fn needs_secret_in_form(methods: Option<&[String]>) -> bool {
 
 /// Returns the beginning of another party's text in quotes and escaped, for logs and error messages.
 pub fn quote(text: &str) -> String {
-    format!("{:?}", text.chars().take(MAX_QUOTED_CHARS).collect::<String>())
+    format!("{:?}", truncate(text, MAX_QUOTED_CHARS))
 }
 
 /// Checks that an endpoint uses HTTPS, or HTTP on loopback if the operator configured the issuer there.

@@ -10,7 +10,7 @@ use countersign_config::TokenIssuer;
 use countersign_domain::{
     changes::visible::escape_hidden,
     principal::{Claims, Principal, Role, Scope, subject_client_name, subject_name},
-    text::shorten,
+    text::{shorten, truncate},
 };
 
 /// The maximum length of a subject (OpenID Connect Core 1.0, section 2) and of a client id. Both are part of the
@@ -105,7 +105,7 @@ pub(super) fn display_name(claims: &TokenClaims, client: Option<&str>, issuer: &
     let mut names =
         ["name", "preferred_username", "email"].into_iter().flat_map(|name| claims.strings(name)).chain(client);
     let name = names.find(|name| !name.trim().is_empty())?;
-    let name: String = name.trim().chars().take(MAX_DISPLAY_CHARS).collect();
+    let name = truncate(name.trim(), MAX_DISPLAY_CHARS);
     let subject = shorten(subject, MAX_SHOWN_SUBJECT_CHARS);
     let host = issuer.split("://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or(issuer);
     Some(escape_hidden(&format!("{name} ({subject} at {host})")).replace(['\n', '\t'], " "))

@@ -11,6 +11,7 @@ use serde_json::Value;
 use url::form_urlencoded::{Serializer, byte_serialize};
 
 use countersign_config::{Authorities, Secret};
+use countersign_domain::text::truncate;
 use countersign_net::{BoundedRequestError, send_bounded, shared_client};
 
 /// The maximum number of characters of an error code, which is logged.
@@ -116,7 +117,7 @@ pub fn basic_credentials(client_id: &str, secret: &str) -> String {
 /// Returns the beginning of the error code in a refusal (RFC 6749, section 5.2).
 pub fn read_error_code(body: &[u8]) -> Option<String> {
     let refusal: ErrorBody = serde_json::from_slice(body).ok()?;
-    Some(refusal.error.chars().take(MAX_ERROR_CODE_CHARS).collect())
+    Some(truncate(&refusal.error, MAX_ERROR_CODE_CHARS).to_owned())
 }
 
 /// Reads a lifetime in seconds (`expires_in`), which some servers send as text.

@@ -1,4 +1,4 @@
-//! Classifies calls and passes them through the bridge. The eras of client and upstream determine how.
+//! Passes calls through the bridge. The eras of client and upstream determine how.
 
 mod parking;
 mod prepared_call;
@@ -49,10 +49,10 @@ impl Bridge {
     }
 }
 
-/// The properties of a call that determine how it is handled. They are found once, without side effects, before the
+/// The flags of a call that determine how it is handled. They are determined once, without side effects, before the
 /// policy is asked, and the admitted call keeps them.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct CallTraits {
+pub struct CallFlags {
     /// `true` if the client continues a call for which it was asked for input.
     pub is_retry: bool,
     /// `true` if the request resumes a parked call or is refused. Either way no new call is made.
@@ -65,29 +65,29 @@ pub struct CallTraits {
     pub forbids_questions: bool,
 }
 
-impl CallTraits {
-    /// Classifies a request that is not a tool call.
+impl CallFlags {
+    /// Determines the flags of a request that is not a tool call.
     pub fn new(params: &OutlinedObject<'_>) -> Self {
         let is_retry = params.members().any(|member| matches!(&*member.key, "inputResponses" | "requestState"));
         Self { is_retry, ..Self::default() }
     }
 
-    /// Classifies a tool call. `upstream` is `None` for a module; otherwise it includes the tool's definition.
+    /// Determines the flags of a tool call. `upstream` is `None` for a module; otherwise it includes the tool's definition.
     pub fn for_tool(
         exchange: &Exchange,
         params: &OutlinedObject<'_>,
         upstream: Option<(&Upstream, Option<&RawValue>)>,
     ) -> Self {
-        let traits = Self { wants_task: tasks::is_requested(exchange, params), ..Self::new(params) };
-        let Some((upstream, definition)) = upstream else { return traits };
+        let flags = Self { wants_task: tasks::is_requested(exchange, params), ..Self::new(params) };
+        let Some((upstream, definition)) = upstream else { return flags };
         let is_legacy = || upstream.negotiated().is_some_and(|negotiated| negotiated.revision.era() == Era::Legacy);
         Self {
-            resumes_parked_call: traits.is_retry
+            resumes_parked_call: flags.is_retry
                 && exchange.is_modern()
                 && params.member("requestState").is_some()
                 && is_legacy(),
-            is_upstream_task: traits.wants_task && tasks::can_run_as_task(upstream, definition),
-            ..traits
+            is_upstream_task: flags.wants_task && tasks::can_run_as_task(upstream, definition),
+            ..flags
         }
     }
 }
@@ -107,7 +107,7 @@ pub struct Call<'a> {
     pub headers: &'a [ParamHeader],
     /// `true` if the call changes nothing, so that it may be repeated.
     pub is_read_only: bool,
-    pub traits: CallTraits,
+    pub flags: CallFlags,
 }
 
 impl<'a> Call<'a> {
@@ -120,8 +120,8 @@ impl<'a> Call<'a> {
         item: RequestedItem<'a>,
         request: &'a Request<'a>,
     ) -> Self {
-        let (traits, is_read_only) = (CallTraits::new(&request.outlined_params().object), !item.is_extension());
-        Self { exchange, bridge, upstream, item, request, definition: None, headers: &[], is_read_only, traits }
+        let (flags, is_read_only) = (CallFlags::new(&request.outlined_params().object), !item.is_extension());
+        Self { exchange, bridge, upstream, item, request, definition: None, headers: &[], is_read_only, flags }
     }
 }
 
@@ -164,7 +164,7 @@ async fn send(call: Call<'_>) -> Result<Reply, McpError> {
     }
 }
 
-/// Returns the caller for an upstream, and `true` if the upstream may use less than the client declared.
+/// Returns the caller for an upstream, and `true` if the upstream may use fewer capabilities than the client declared.
 fn build_caller(exchange: &Exchange, config: &UpstreamConfig) -> (Caller, bool) {
     let is_modern = exchange.is_modern();
     let (capabilities, is_restricted) = questions::allowed_capabilities(exchange, config);

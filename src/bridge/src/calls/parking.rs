@@ -109,7 +109,7 @@ fn input_required_reply(
     questions: &[ClientQuestion],
 ) -> Result<Reply, McpError> {
     let state = prepared.call.bridge.parked_calls.seal_reference(call_ref, &binding(prepared))?;
-    let requests = questions.iter().map(ClientQuestion::as_request);
+    let requests = questions.iter().map(ClientQuestion::as_input_request);
     Ok(Reply::verbatim(input_required_result(requests, Some(&state), &prepared.server_meta())))
 }
 

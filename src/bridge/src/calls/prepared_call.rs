@@ -73,7 +73,7 @@ impl<'a> PreparedCall<'a> {
         let exchange = call.exchange;
         let is_modern = exchange.is_modern();
         let (mut caller, mut is_restricted) = build_caller(exchange, config);
-        if call.traits.forbids_questions {
+        if call.flags.forbids_questions {
             (caller.capabilities, is_restricted) = (ClientCapabilities::default(), true);
         }
         let params = call.request.outlined_params();
@@ -126,7 +126,7 @@ impl<'a> PreparedCall<'a> {
         if !self.call.item.is_tool() {
             return Ok(None);
         }
-        if self.call.traits.wants_task {
+        if self.call.flags.wants_task {
             return match self.negotiated.has_tasks() {
                 true => Ok(None),
                 false => Err(McpError::new(ErrorKind::MethodNotFound, "this tool does not run as a task")),
@@ -163,11 +163,11 @@ impl<'a> PreparedCall<'a> {
             declared_client: self.declared_client.clone(),
             extra,
             // Only a client of 2025-11-25 can request a task, and only for a tool.
-            keeps_task: self.call.traits.wants_task || !self.call.item.is_tool(),
+            keeps_task: self.call.flags.wants_task || !self.call.item.is_tool(),
         };
-        let mut outgoing = request::for_upstream(self.call.upstream.next_request_id(), revision, &draft);
+        let mut outgoing = request::write_request(self.call.upstream.next_request_id(), revision, &draft);
         outgoing.waits_for_task = self.requested_task == Some(RequestedTask::ForCall);
-        outgoing.is_repeatable = self.call.is_read_only && extra.is_empty() && !self.call.traits.is_retry;
+        outgoing.is_repeatable = self.call.is_read_only && extra.is_empty() && !self.call.flags.is_retry;
         if revision.era() == Era::Modern && !self.call.headers.is_empty() {
             let arguments = self.params.object.member("arguments");
             outgoing.headers = param_headers::for_call(self.call.headers, arguments);
@@ -232,7 +232,7 @@ impl<'a> PreparedCall<'a> {
     /// Returns `true` if a result may be a task or must become one. Other results are not checked for tasks.
     pub(super) fn may_be_task(&self) -> bool {
         match (self.negotiated.revision.era(), self.declared_client.is_modern) {
-            (_, false) => self.call.traits.wants_task,
+            (_, false) => self.call.flags.wants_task,
             (Era::Legacy, true) => self.requests_client_task(),
             (Era::Modern, true) => self.shares_extension(),
         }
@@ -257,7 +257,7 @@ impl<'a> PreparedCall<'a> {
         let is_cacheable = is_read_only
             && (item.is_tool() || item.is_resource())
             && self.negotiated.revision.era() == Era::Modern
-            && !self.call.traits.is_retry;
+            && !self.call.flags.is_retry;
         let mut meta = self.params.meta.into_iter().flat_map(|meta| meta.members());
         if !is_cacheable
             || self.params.object.members().any(|member| member.key == "task")

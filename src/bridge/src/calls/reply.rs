@@ -18,9 +18,14 @@ use crate::{
     translation::{
         error,
         request::RequestedItem,
-        result::{ResultMembers, ResultType, input_required_result, is_error_result},
-        task_shape::{self, Times},
+        result::{InputRequest, ResultMembers, ResultType, input_required_result, is_error_result},
+        task_json::{self, TaskTimes},
     },
+};
+use countersign_domain::questions::{
+    ELICITATION, check_capabilities,
+    elicitation::{attribute_params, checked_url},
+    is_url_elicitation,
 };
 use countersign_exchange::{
     memory::MemoryShare,
@@ -78,9 +83,8 @@ impl PreparedCall<'_> {
         }
         let elicitations = member(error.data.as_deref()?.get(), "elicitations")?;
         let is_allowed = |elicitation: &str| {
-            questions::is_url_elicitation(questions::ELICITATION, Some(elicitation))
-                && questions::check_capabilities(&self.caller.capabilities, questions::ELICITATION, Some(elicitation))
-                    .is_ok()
+            is_url_elicitation(ELICITATION, Some(elicitation))
+                && check_capabilities(&self.caller.capabilities, ELICITATION, Some(elicitation)).is_ok()
         };
         let upstream_name = &self.call.upstream.config.name;
         let elicitations: Vec<(String, String)> = elements(elicitations)
@@ -89,16 +93,14 @@ impl PreparedCall<'_> {
             .map(|(index, (_, elicitation))| {
                 let id = member(elicitation, "elicitationId").and_then(string);
                 let id = id.map_or_else(|| format!("url-{}", index + 1), std::borrow::Cow::into_owned);
-                let attributed = questions::attribute_params(upstream_name, questions::ELICITATION, Some(elicitation));
+                let attributed = attribute_params(upstream_name, ELICITATION, Some(elicitation));
                 (id, edit(&attributed.unwrap_or_default(), &[("elicitationId", MemberEdit::Drop)]))
             })
             .collect();
         if elicitations.is_empty() {
             return None;
         }
-        let requests = elicitations
-            .iter()
-            .map(|(id, elicitation)| (id.as_str(), questions::ELICITATION, Some(elicitation.as_str())));
+        let requests = elicitations.iter().map(|(id, elicitation)| InputRequest::elicitation(id, elicitation));
         Some(Reply::verbatim(input_required_result(requests, None, &self.server_meta())))
     }
 
@@ -115,14 +117,14 @@ impl PreparedCall<'_> {
         let Some(elicitations) = member(data, "elicitations") else { return Ok(None) };
         let mut attributed = Vec::new();
         for (_, elicitation) in elements(elicitations) {
-            if let Err(reason) = countersign_domain::questions::elicitation::checked_url(elicitation) {
+            if let Err(reason) = checked_url(elicitation) {
                 let message =
                     format!("the upstream asks that a page be opened first, which the gateway refuses: {reason}");
                 return Err(McpError::new(ErrorKind::NotBridgeable, message));
             }
             let elicitation = edit(elicitation, &[("mode", MemberEdit::Set(r#""url""#))]);
             let upstream = &self.call.upstream.config.name;
-            let attributed_params = questions::attribute_params(upstream, questions::ELICITATION, Some(&elicitation));
+            let attributed_params = attribute_params(upstream, ELICITATION, Some(&elicitation));
             attributed.extend(attributed_params.map(String::from));
         }
         let data = edit(data, &[("elicitations", MemberEdit::Set(&format!("[{}]", attributed.join(","))))]);
@@ -139,18 +141,18 @@ fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Optio
         return Ok(None);
     }
     let text = result.get();
-    let wants_task = prepared.call.traits.wants_task;
+    let wants_task = prepared.call.flags.wants_task;
     match prepared.negotiated.revision.era() {
         Era::Modern if is_task(text) => {
             if prepared.call.exchange.is_modern() {
                 let task = register(prepared, text, TaskKind::SameEra)?;
-                let renamed = task_shape::with_task_id(text, &task.alias);
+                let renamed = task_json::with_task_id(text, &task.alias);
                 // `tasks/get` contains the questions and the name of the server that asks them.
                 return Ok(Some(Reply::verbatim(edit(&renamed, &[("inputRequests", MemberEdit::Drop)]))));
             }
             let task = register(prepared, text, TaskKind::modern_upstream())?;
             let status = Status::parse(text).unwrap_or(Status::Working);
-            Ok(Some(create_task_reply(&task_shape::to_legacy(text, &task.alias, status))))
+            Ok(Some(create_task_reply(&task_json::to_legacy(text, &task.alias, status))))
         }
         Era::Modern if wants_task => Ok(Some(finished_task_reply(prepared, result))),
         Era::Modern => Ok(None),
@@ -160,7 +162,7 @@ fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Optio
             };
             if wants_task {
                 let task = register(prepared, created, TaskKind::SameEra)?;
-                let renamed = task_shape::with_task_id(created, &task.alias);
+                let renamed = task_json::with_task_id(created, &task.alias);
                 let json = edit(text, &[("task", MemberEdit::Set(&renamed))]);
                 return Ok(Some(Reply::verbatim(json)));
             }
@@ -170,8 +172,8 @@ fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Optio
             let awaited = AwaitedTask::new(created, prepared.stateless_client(), memory_share(prepared));
             let task = register(prepared, created, TaskKind::LegacyUpstream(awaited.clone()))?;
             awaited.wait_in_background(&task, prepared.call.upstream);
-            let described = task_shape::to_modern(created, &task.alias, Status::Working, None);
-            let json = task_shape::with_result_type(&described, "task");
+            let described = task_json::to_modern(created, &task.alias, Status::Working, None);
+            let json = task_json::with_result_type(&described, "task");
             let meta = ("_meta", MemberEdit::Set(SERVER_META));
             Ok(Some(Reply::verbatim(edit(&json, &[meta]))))
         }
@@ -180,13 +182,13 @@ fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Optio
 
 /// Returns the reply for a result that came at once, without a task, although the client has requested one.
 fn finished_task_reply(prepared: &PreparedCall<'_>, result: &RawValue) -> Reply {
-    let times = Times::now();
+    let times = TaskTimes::now();
     let outcome = KeptOutcome::new(memory_share(prepared));
     outcome.keep(TaskOutcome::Result(result.to_owned()));
     let kind = TaskKind::Finished(outcome, times);
     let task = Task::new(String::new(), prepared.call.upstream, prepared.caller.clone(), kind, None);
     let task = prepared.call.bridge.tasks.insert(task);
-    create_task_reply(&task_shape::local_task(&task.alias, Status::Working, &times))
+    create_task_reply(&task_json::local_task(&task.alias, Status::Working, &times))
 }
 
 /// Returns an empty share of the memory of the call's principal.
@@ -220,7 +222,7 @@ fn register(prepared: &PreparedCall<'_>, task: &str, kind: TaskKind) -> Result<A
 /// The error with which the task fails.
 pub async fn reply_for_legacy_client(prepared: &PreparedCall<'_>, response: Response) -> Result<Reply, McpError> {
     match &response {
-        Response::Result(result) if !prepared.call.traits.wants_task => {
+        Response::Result(result) if !prepared.call.flags.wants_task => {
             wait_for_task_result(prepared, result.get()).await
         }
         _ => prepared.reply(response),

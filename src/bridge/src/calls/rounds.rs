@@ -7,12 +7,16 @@ use serde_json::value::RawValue;
 use super::{Call, parking::binding, prepared_call::PreparedCall, reply::reply_for_legacy_client};
 use crate::{
     questions::{self, Relay, notify_url_completed},
-    request_state::{StateKind, invalid_state},
+    request_state::{StateKind, invalid_state_error},
     tasks,
     translation::{
         request::RequestedItem,
         result::{ResultMembers, ResultType},
     },
+};
+use countersign_domain::{
+    questions::{elicitation::attribute_requests, is_url_elicitation},
+    text::truncate,
 };
 use countersign_exchange::reply::Reply;
 use countersign_protocol::{
@@ -60,9 +64,9 @@ fn unseal_state(prepared: &PreparedCall<'_>) -> Result<Option<String>, McpError>
     let mut state_members = prepared.params.object.members().filter(|member| member.key == "requestState");
     let Some(member) = state_members.next() else { return Ok(None) };
     if state_members.next().is_some() {
-        return Err(invalid_state("it is given more than once"));
+        return Err(invalid_state_error("it is given more than once"));
     }
-    let sealed = string(member.value).ok_or_else(|| invalid_state("it must be a string"))?;
+    let sealed = string(member.value).ok_or_else(|| invalid_state_error("it must be a string"))?;
     prepared.call.bridge.sealer.open(StateKind::Upstream, &sealed, &binding(prepared)).map(Some)
 }
 
@@ -70,7 +74,7 @@ fn unseal_state(prepared: &PreparedCall<'_>) -> Result<Option<String>, McpError>
 fn seal_input_result(prepared: &PreparedCall<'_>, result: &str) -> Result<Box<RawValue>, McpError> {
     let Call { upstream, bridge, .. } = prepared.call;
     let requests = member(result, "inputRequests");
-    let requests = requests.and_then(|requests| questions::attribute_requests(&upstream.config.name, requests));
+    let requests = requests.and_then(|requests| attribute_requests(&upstream.config.name, requests));
     let seal = |state: &str| bridge.sealer.seal(StateKind::Upstream, state, &binding(prepared));
     let state = member(result, "requestState").map(seal).transpose()?.map(|state| quoted(&state));
     RawValue::from_string(edit(result, &set_members([("inputRequests", &requests), ("requestState", &state)])))
@@ -118,8 +122,8 @@ pub async fn ask_in_rounds(prepared: &PreparedCall<'_>) -> Result<Reply, McpErro
                 "the upstream asked for input more often than the gateway allows",
             )
             .with("limit", MAX_ROUNDS),
-            RoundError::TooManyQuestions => not_bridgeable(TOO_MANY_QUESTIONS),
-            RoundError::NothingAsked => not_bridgeable(NOTHING_ASKED),
+            RoundError::TooManyQuestions => not_bridgeable_error(TOO_MANY_QUESTIONS),
+            RoundError::NothingAsked => not_bridgeable_error(NOTHING_ASKED),
         })?;
     }
 }
@@ -134,7 +138,7 @@ async fn ask_client(
     let questions = requests.iter().map(|request| {
         let method = member(request.value, "method").and_then(string).unwrap_or_default();
         let params = member(request.value, "params");
-        let elicitation_id = questions::is_url_elicitation(&method, params).then(|| nanoid::nanoid!(24));
+        let elicitation_id = is_url_elicitation(&method, params).then(|| nanoid::nanoid!(24));
         elicitation_ids.extend(elicitation_id.clone());
         async move {
             let answer = asker.ask(&method, params, elicitation_id.as_deref()).await;
@@ -148,7 +152,7 @@ async fn ask_client(
 const NOTHING_ASKED: &str = "the upstream needs input and does not say which";
 const TOO_MANY_QUESTIONS: &str = "the upstream asks for more input at once than the gateway takes";
 
-fn not_bridgeable(message: &'static str) -> McpError {
+fn not_bridgeable_error(message: &'static str) -> McpError {
     McpError::new(ErrorKind::NotBridgeable, message)
 }
 
@@ -159,15 +163,17 @@ fn not_bridgeable(message: &'static str) -> McpError {
 /// [`MAX_QUESTIONS`]; the errors of [`questions::check_requests`].
 fn check_input(prepared: &PreparedCall<'_>, result: &str) -> Result<(), McpError> {
     if matches!(prepared.call.item, RequestedItem::Completion(_)) {
-        return Err(not_bridgeable("the upstream needs input for a completion, which the protocol does not have"));
+        return Err(not_bridgeable_error(
+            "the upstream needs input for a completion, which the protocol does not have",
+        ));
     }
     let requests = member(result, "inputRequests");
     if requests.is_none() && member(result, "requestState").is_none() {
-        return Err(not_bridgeable(NOTHING_ASKED));
+        return Err(not_bridgeable_error(NOTHING_ASKED));
     }
     let Some(requests) = requests else { return Ok(()) };
     if members(requests).count() > MAX_QUESTIONS {
-        return Err(not_bridgeable(TOO_MANY_QUESTIONS));
+        return Err(not_bridgeable_error(TOO_MANY_QUESTIONS));
     }
     let call = &prepared.call;
     questions::check_requests(call.exchange, &call.upstream.config, &prepared.caller.capabilities, requests)
@@ -175,7 +181,6 @@ fn check_input(prepared: &PreparedCall<'_>, result: &str) -> Result<(), McpError
 
 /// Returns the error for a result of a type that only an extension defines, which the client does not declare.
 fn unknown_type_error(name: &str) -> McpError {
-    let short_type: String = name.chars().take(64).collect();
     McpError::new(ErrorKind::NotBridgeable, "the upstream's result is of a type that this client does not know")
-        .with("resultType", short_type)
+        .with("resultType", truncate(name, 64))
 }

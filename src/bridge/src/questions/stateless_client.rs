@@ -7,8 +7,12 @@ use serde_json::{Value, value::RawValue};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{check_capabilities, missing_capabilities, missing_capability_error, params_for_client};
-use crate::translation::result::is_error_result;
+use super::{missing_capabilities, missing_capability_error};
+use crate::translation::result::{InputRequest, is_error_result};
+use countersign_domain::{
+    questions::{check_capabilities, elicitation::params_for_client},
+    text::truncate,
+};
 use countersign_protocol::{McpError, Revision, json::string, negotiate::ClientCapabilities};
 use countersign_provider::request::{Replier, UpstreamRequest};
 use countersign_upstream::Response;
@@ -34,9 +38,9 @@ pub struct ClientQuestion {
 }
 
 impl ClientQuestion {
-    /// Returns key, method and parameters, as [`crate::result::input_requests`] takes them.
-    pub fn as_request(&self) -> (&str, &str, Option<&str>) {
-        (&self.key, &self.method, self.params.as_deref())
+    /// Returns the question as a request in `inputRequests`.
+    pub fn as_input_request(&self) -> InputRequest<'_> {
+        InputRequest { key: &self.key, method: &self.method, params: self.params.as_deref() }
     }
 }
 
@@ -98,7 +102,7 @@ impl DeclinedQuestions {
     pub fn record(&self, method: &str, params: Option<Box<RawValue>>) {
         let mut all = self.0.lock();
         if all.len() < MAX_DECLINED {
-            all.push((method.chars().take(64).collect(), params));
+            all.push((truncate(method, 64).to_owned(), params));
         }
     }
 

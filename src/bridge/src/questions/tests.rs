@@ -2,6 +2,7 @@
 
 use super::*;
 use countersign_config::UpstreamTarget;
+use countersign_domain::questions::SAMPLING;
 use countersign_exchange::{reply::ResponseQueue, testing::TestClients};
 
 const ALL_CAPABILITIES: &str =

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     questions::{OpenQuestion, StatelessClient},
-    translation::{result::input_requests, task_shape},
+    translation::{result::input_requests, task_json},
 };
 use countersign_exchange::{ask::ANSWER_TIMEOUT, memory::MemoryShare};
 use countersign_protocol::{
@@ -170,13 +170,13 @@ impl AwaitedTask {
         let task = self.task.lock().clone();
         let final_state = self.outcome.read(|outcome| match outcome {
             TaskOutcome::Result(result) => {
-                let result = adapt(&task_shape::without_related_task(result.get()));
-                task_shape::to_modern(&task, alias, Status::Completed, Some(("result", &result)))
+                let result = adapt(&task_json::without_related_task(result.get()));
+                task_json::to_modern(&task, alias, Status::Completed, Some(("result", &result)))
             }
             TaskOutcome::Error(error) => {
-                task_shape::to_modern(&task, alias, Status::Failed, Some(("error", &error_json(error))))
+                task_json::to_modern(&task, alias, Status::Failed, Some(("error", &error_json(error))))
             }
-            TaskOutcome::Cancelled => task_shape::to_modern(&task, alias, Status::Cancelled, None),
+            TaskOutcome::Cancelled => task_json::to_modern(&task, alias, Status::Cancelled, None),
         });
         if let Some(final_state) = final_state {
             return Ok(final_state);
@@ -187,10 +187,10 @@ impl AwaitedTask {
         let mut open_questions = self.open_questions.lock();
         open_questions.retain(|question| !question.cancelled.is_cancelled());
         if open_questions.is_empty() {
-            return Ok(task_shape::to_modern(&task, alias, Status::Working, None));
+            return Ok(task_json::to_modern(&task, alias, Status::Working, None));
         }
-        let requests = input_requests(open_questions.iter().map(|question| question.content.as_request()));
-        Ok(task_shape::to_modern(&task, alias, Status::InputRequired, Some(("inputRequests", &requests))))
+        let requests = input_requests(open_questions.iter().map(|question| question.content.as_input_request()));
+        Ok(task_json::to_modern(&task, alias, Status::InputRequired, Some(("inputRequests", &requests))))
     }
 
     /// Passes answers to the upstream. Answers to unknown questions are ignored (ext-tasks, "Task Update Requests").
@@ -227,7 +227,7 @@ impl Listener for AwaitedTask {
         let content = &mut question.content;
         // A key must never be used again for the same task (ext-tasks).
         content.key = self.question_count.fetch_add(1, Ordering::Relaxed).to_string();
-        content.params = content.params.take().map(|params| task_shape::without_related_task(&params));
+        content.params = content.params.take().map(|params| task_json::without_related_task(&params));
         let mut open_questions = self.open_questions.lock();
         if open_questions.len() < MAX_OPEN_QUESTIONS {
             open_questions.push(question);

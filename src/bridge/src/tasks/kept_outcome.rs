@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use serde_json::value::RawValue;
 
 use countersign_exchange::{
-    eviction::now,
+    eviction::monotonic_ms,
     memory::{MemoryShare, UnreadHolder, WeakHolder},
 };
 use countersign_protocol::{ErrorKind, rpc_error::RpcError};
@@ -37,7 +37,7 @@ struct OutcomeState {
     outcome: Option<TaskOutcome>,
     /// The memory of the outcome.
     share: MemoryShare,
-    /// The time, by [`now`], at which the task ended.
+    /// The time, by [`monotonic_ms`], at which the task ended.
     ended_at: u64,
     is_forgotten: bool,
 }
@@ -57,7 +57,7 @@ impl KeptOutcome {
         }
         let has_room = state.share.cover_result(outcome.size(), Arc::downgrade(self) as WeakHolder);
         state.outcome = Some(if has_room { outcome } else { no_room_outcome() });
-        state.ended_at = now();
+        state.ended_at = monotonic_ms();
     }
 
     /// Reads the outcome. Returns `None` if the task has not ended or is forgotten.

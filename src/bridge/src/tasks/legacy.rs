@@ -18,8 +18,9 @@ use super::{
 };
 use crate::{
     questions::{self, Relay},
-    translation::{result::is_error_result, task_shape},
+    translation::{result::is_error_result, task_json},
 };
+use countersign_domain::questions::{check_capabilities, is_url_elicitation};
 use countersign_exchange::{context::Exchange, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
@@ -46,7 +47,7 @@ pub async fn get(exchange: &Exchange, task: Arc<Task>) -> Result<Reply, McpError
 async fn describe(exchange: &Exchange, task: Arc<Task>) -> Result<String, McpError> {
     if let TaskKind::Finished(outcome, times) = &task.kind {
         let status = outcome.read(status_of_outcome).ok_or_else(|| unknown_task_error(&task.alias))?;
-        return Ok(task_shape::local_task(&task.alias, status, times));
+        return Ok(task_json::local_task(&task.alias, status, times));
     }
     let task_request = TaskRequest::new(exchange, task).await?;
     let alias = &task_request.task.alias;
@@ -56,9 +57,9 @@ async fn describe(exchange: &Exchange, task: Arc<Task>) -> Result<String, McpErr
         TaskKind::ModernUpstream { .. } => {
             // A cancelled task stays cancelled, even if its work continues (2025-11-25, "Task Cancellation").
             let status = if task_request.task.is_cancelled() { Status::Cancelled } else { status };
-            task_shape::to_legacy(described.get(), alias, status)
+            task_json::to_legacy(described.get(), alias, status)
         }
-        _ => task_shape::with_task_id(described.get(), alias),
+        _ => task_json::with_task_id(described.get(), alias),
     })
 }
 
@@ -94,7 +95,7 @@ pub async fn result(exchange: &Exchange, task: Arc<Task>, params: &str) -> Resul
             Response::Error(error) => return Err(task_request.error_for_client(&error)),
         },
     };
-    Ok(Reply::verbatim(task_shape::with_related_task(&result, alias))
+    Ok(Reply::verbatim(task_json::with_related_task(&result, alias))
         .with_failure(is_error_result(&result).then_some(ErrorKind::ToolExecution)))
 }
 
@@ -232,11 +233,11 @@ async fn ask_client(
         }
         let method = member(request.value, "method").and_then(string).unwrap_or_default();
         let params = member(request.value, "params");
-        if let Err(refused) = questions::check_capabilities(asker.capabilities, &method, params) {
+        if let Err(refused) = check_capabilities(asker.capabilities, &method, params) {
             let message = format!("the upstream needs what this client cannot give: {}", refused.message);
             return Err(McpError::new(ErrorKind::NotBridgeable, message));
         }
-        let elicitation_id = questions::is_url_elicitation(&method, params).then(|| nanoid::nanoid!(24));
+        let elicitation_id = is_url_elicitation(&method, params).then(|| nanoid::nanoid!(24));
         let answer = asker.ask(&method, params, elicitation_id.as_deref()).await;
         responses.push((request.key, questions::answer_or_error(&method, answer)?));
     }
@@ -267,11 +268,11 @@ pub async fn cancel(exchange: &Exchange, task: Arc<Task>, params: &str) -> Resul
             }
             task_request.send_or_fail("tasks/cancel", params).await?;
             is_cancelled.store(true, Ordering::Relaxed);
-            Ok(Reply::new(task_shape::to_legacy(task.get(), alias, Status::Cancelled)))
+            Ok(Reply::new(task_json::to_legacy(task.get(), alias, Status::Cancelled)))
         }
         TaskKind::SameEra | TaskKind::LegacyUpstream(_) => {
             let task = task_request.send_or_fail("tasks/cancel", params).await?;
-            Ok(Reply::new(task_shape::with_task_id(task.get(), alias)))
+            Ok(Reply::new(task_json::with_task_id(task.get(), alias)))
         }
     }
 }

@@ -22,7 +22,7 @@ use serde_json::{json, value::RawValue};
 
 use countersign_exchange::{context::Exchange, reply::Reply};
 use countersign_protocol::{
-    Era, ErrorKind, McpError, Method, Revision, envelope::Request, outline::OutlinedObject, task,
+    Era, ErrorKind, McpError, Method, Revision, envelope::Request, json::member, outline::OutlinedObject, task,
 };
 use countersign_upstream::{NegotiatedSession, Upstream};
 pub use legacy::list;
@@ -71,6 +71,17 @@ pub fn check_extension_declared(exchange: &Exchange) -> Result<(), McpError> {
 pub fn requested_task_id(params: &str) -> Result<String, McpError> {
     task::task_id(params).ok_or_else(|| {
         McpError::new(ErrorKind::InvalidParams, "`taskId` must be a string").with("member", "params.taskId")
+    })
+}
+
+/// Returns the answers of a client in a `tasks/update`, a JSON object.
+///
+/// # Errors
+/// `-32602` for `inputResponses` that are not an object.
+pub fn input_responses(params: &str) -> Result<&str, McpError> {
+    member(params, "inputResponses").filter(|responses| responses.starts_with('{')).ok_or_else(|| {
+        McpError::new(ErrorKind::InvalidParams, "`inputResponses` must be an object")
+            .with("member", "params.inputResponses")
     })
 }
 

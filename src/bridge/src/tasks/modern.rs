@@ -7,11 +7,12 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 
 use super::{
-    Tasks, check_extension_declared,
+    Tasks, check_extension_declared, input_responses,
     request::TaskRequest,
     table::{Task, TaskKind},
 };
-use crate::{questions, translation::task_shape};
+use crate::{questions, translation::task_json};
+use countersign_domain::questions::elicitation::attribute_requests;
 use countersign_exchange::{context::Exchange, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError, encode,
@@ -48,13 +49,13 @@ pub async fn describe(task_request: &TaskRequest<'_>, params: &str) -> Result<St
     let input_requests = match member(task.get(), "inputRequests") {
         Some(requests) => {
             check_questions(task_request, requests)?;
-            questions::attribute_requests(&task_request.upstream.config.name, requests)
+            attribute_requests(&task_request.upstream.config.name, requests)
         }
         None => None,
     };
     let mut edits = set_members([("inputRequests", &input_requests), ("result", &result)]);
     edits.push(("resultType", MemberEdit::Drop));
-    Ok(edit(&task_shape::with_task_id(task.get(), alias), &edits))
+    Ok(edit(&task_json::with_task_id(task.get(), alias), &edits))
 }
 
 /// Checks that the configuration allows the upstream's questions, and that the client declares with this request what they
@@ -73,11 +74,7 @@ fn check_questions(task_request: &TaskRequest<'_>, requests: &str) -> Result<(),
 /// # Errors
 /// `-32602` for `inputResponses` that are not an object, and the errors of [`get`].
 pub async fn update(exchange: &Exchange, task: Arc<Task>, params: &str) -> Result<Reply, McpError> {
-    let responses = member(params, "inputResponses").filter(|responses| responses.starts_with('{'));
-    let Some(responses) = responses else {
-        return Err(McpError::new(ErrorKind::InvalidParams, "`inputResponses` must be an object")
-            .with("member", "params.inputResponses"));
-    };
+    let responses = input_responses(params)?;
     if let TaskKind::LegacyUpstream(awaited) = &task.kind {
         awaited.pass_answers(responses);
     } else {

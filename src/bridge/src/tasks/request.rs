@@ -160,7 +160,7 @@ fn build_request(
         extra: &[],
         keeps_task: true,
     };
-    let mut outgoing = request::for_upstream(upstream.next_request_id(), revision, &draft);
+    let mut outgoing = request::write_request(upstream.next_request_id(), revision, &draft);
     outgoing.is_repeatable = method == "tasks/get";
     outgoing
 }

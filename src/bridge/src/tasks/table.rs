@@ -12,7 +12,8 @@ use dashmap::DashMap;
 use tokio::time::Instant;
 
 use super::{awaited_task::AwaitedTask, kept_outcome::KeptOutcome};
-use crate::translation::task_shape::Times;
+use crate::translation::task_json::TaskTimes;
+use countersign_domain::text::truncate;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_upstream::{Caller, Upstream};
 
@@ -33,7 +34,7 @@ pub enum TaskKind {
     /// The task runs at an upstream of 2025-11-25, for a stateless client. The gateway waits for its result.
     LegacyUpstream(Arc<AwaitedTask>),
     /// The gateway keeps the outcome: a client of 2025-11-25 requested a task, and the upstream answered at once.
-    Finished(Arc<KeptOutcome>, Times),
+    Finished(Arc<KeptOutcome>, TaskTimes),
 }
 
 impl TaskKind {
@@ -116,8 +117,7 @@ impl Task {
 
 /// Returns the error for a task that does not exist, or that the client must not see.
 pub fn unknown_task_error(alias: &str) -> McpError {
-    let short_alias: String = alias.chars().take(128).collect();
-    McpError::new(ErrorKind::InvalidParams, "Task not found").with("taskId", short_alias)
+    McpError::new(ErrorKind::InvalidParams, "Task not found").with("taskId", truncate(alias, 128))
 }
 
 /// The tasks that upstreams run for clients. They are kept in memory only, so after a restart their ids are
@@ -134,7 +134,7 @@ impl Tasks {
         Self { node, by_alias: DashMap::new() }
     }
 
-    /// Adds a task and returns it with its final alias. Expired tasks are removed.
+    /// Adds a task, and returns it with the alias that clients use. Expired tasks are removed.
     pub fn insert(&self, mut task: Task) -> Arc<Task> {
         if let Some(node) = &self.node {
             task.alias.insert(0, '.');
@@ -278,7 +278,7 @@ mod tests {
         let (tasks, upstream) = (Tasks::default(), upstream());
         let outcome = KeptOutcome::new(MemoryBudget::new(1000, 1000).share("ann"));
         outcome.keep(TaskOutcome::Cancelled);
-        let kind = TaskKind::Finished(Arc::clone(&outcome), Times::now());
+        let kind = TaskKind::Finished(Arc::clone(&outcome), TaskTimes::now());
         let task = tasks.insert(Task { kind, ..task(&upstream, "ann", None) });
         assert!(tasks.find("ann", &task.alias).is_ok() && tasks.list_for("ann").len() == 1);
         assert!(outcome.close());

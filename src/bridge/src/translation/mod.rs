@@ -4,4 +4,4 @@
 pub mod error;
 pub mod request;
 pub mod result;
-pub mod task_shape;
+pub mod task_json;

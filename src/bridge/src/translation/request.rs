@@ -108,7 +108,7 @@ pub struct RequestDraft<'a> {
 
 /// Writes a request for an upstream of `revision`. [`countersign_upstream::Upstream::next_request_id`] provides the id.
 #[must_use]
-pub fn for_upstream(id: u64, revision: Revision, draft: &RequestDraft<'_>) -> OutgoingRequest {
+pub fn write_request(id: u64, revision: Revision, draft: &RequestDraft<'_>) -> OutgoingRequest {
     let id_text = id.to_compact_string();
     let meta = adapt_meta(&id_text, revision, draft);
     let item_member = match draft.item {
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     fn body(revision: Revision, draft: &RequestDraft<'_>) -> String {
-        let outgoing = for_upstream(7, revision, draft);
+        let outgoing = write_request(7, revision, draft);
         String::from_utf8(outgoing.body.to_vec()).unwrap()
     }
 

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 
 use super::request::RequestedItem;
+use countersign_domain::questions::ELICITATION;
 use countersign_exchange::reply::{Reply, SERVER_META};
 use countersign_protocol::{
     Era, ErrorKind, McpError, Revision,
@@ -226,9 +227,25 @@ impl AdaptedResult {
     }
 }
 
-/// Returns a result that asks for input, as JSON text. The requests are those of [`input_requests`].
+/// A request in `inputRequests`, which asks a stateless client for input.
+#[derive(Clone, Copy, Debug)]
+pub struct InputRequest<'q> {
+    pub key: &'q str,
+    pub method: &'q str,
+    /// The parameters as JSON text.
+    pub params: Option<&'q str>,
+}
+
+impl<'q> InputRequest<'q> {
+    /// Creates the request for an elicitation.
+    pub const fn elicitation(key: &'q str, params: &'q str) -> Self {
+        Self { key, method: ELICITATION, params: Some(params) }
+    }
+}
+
+/// Returns a result that asks for input, as JSON text.
 pub fn input_required_result<'q>(
-    requests: impl IntoIterator<Item = (&'q str, &'q str, Option<&'q str>)>,
+    requests: impl IntoIterator<Item = InputRequest<'q>>,
     state: Option<&str>,
     meta: &str,
 ) -> String {
@@ -238,9 +255,9 @@ pub fn input_required_result<'q>(
     object(type_and_requests.into_iter().chain(state).chain([("_meta", meta)]))
 }
 
-/// Returns `inputRequests` as JSON text. Each request has a key, a method and perhaps parameters.
-pub fn input_requests<'q>(requests: impl IntoIterator<Item = (&'q str, &'q str, Option<&'q str>)>) -> String {
-    let request = |(key, method, params): (&'q str, &str, Option<&str>)| {
+/// Returns `inputRequests` as JSON text.
+pub fn input_requests<'q>(requests: impl IntoIterator<Item = InputRequest<'q>>) -> String {
+    let request = |InputRequest { key, method, params }: InputRequest<'q>| {
         let method = quoted(method);
         (key, object([("method", method.as_str())].into_iter().chain(params.map(|params| ("params", params)))))
     };

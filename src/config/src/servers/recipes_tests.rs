@@ -20,7 +20,7 @@ use countersign_domain::{
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
     Provider, ToolDef, ToolResult,
-    previews::{compose::ComputedPreview, recipe_runner::RecipeRunner},
+    previews::{PreviewRequest, compose::ComputedPreview, recipe_runner::RecipeRunner},
     testing::{FakeDirectory, FakeProvider, context, upstream_tool},
 };
 
@@ -100,7 +100,14 @@ async fn make_preview_with(
     let raw = RawValue::from_string(arguments.to_string()).unwrap();
     let plain = provider.preview("s__write", &raw, &context).await.unwrap();
     let directory = FakeDirectory(Arc::clone(fake));
-    let made = RecipeRunner::new(&directory, &provider, &context).run(recipe, "s__write", &raw, plain).await;
+    let request = PreviewRequest {
+        directory: &directory,
+        provider: &provider,
+        tool: "s__write",
+        arguments: &raw,
+        context: &context,
+    };
+    let made = RecipeRunner::new(request).run(recipe, plain).await;
     let judged = fake.judged_principals.lock().unwrap();
     let callers = fake.callers.lock().unwrap();
     assert!(callers.iter().all(|by| by.name == "ann"), "on behalf of its proposer");

@@ -16,7 +16,7 @@ use countersign_domain::{
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
     Provider, ToolDef, ToolResult,
-    previews::{compose::StateBefore, verification::read_back},
+    previews::{PreviewRequest, compose::StateBefore, verification::read_back},
     testing::{FakeDirectory, FakeProvider, context, upstream_tool},
 };
 
@@ -79,7 +79,14 @@ impl Server {
         let context = context(Principal::new("ann", Role::Admin));
         let before = before.map(|text| StateBefore::with_values(vec![text.map(Value::from)]));
         let result = RawValue::from_string(result.to_string()).unwrap();
-        let verification = read_back(&directory, &provider, &change, before.as_ref(), &result, &context)?.await;
+        let request = PreviewRequest {
+            directory: &directory,
+            provider: &provider,
+            tool: &change.tool,
+            arguments: &change.arguments,
+            context: &context,
+        };
+        let verification = read_back(request, &change, before.as_ref(), &result)?.await;
         let callers = self.fake.callers.lock().unwrap();
         assert!(callers.iter().all(|by| by.role == Role::Agent), "with no more rights than an agent has");
         Some(verification)

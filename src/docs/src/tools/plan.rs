@@ -25,7 +25,7 @@ use countersign_domain::{
     changes::{
         LineOp, Operation, Preview, PreviewNote, StateEffect, Target, diff::DiffBuilder, digest::hex, fingerprint,
     },
-    text::plural,
+    text::{plural, truncate},
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::text::{invalid_argument, one_line};
@@ -283,7 +283,7 @@ pub(crate) fn find_deletion(
     let all = project.indexed_tenants()?;
     let check_known = |part: &str, name: &Option<String>, matches: &dyn Fn(&IndexedTenant, &str) -> bool| match name {
         Some(name) if !all.iter().any(|indexed| matches(indexed, name)) => {
-            let short_name: String = name.chars().take(200).collect();
+            let short_name = truncate(name, 200);
             let message = format!("{} has no documents of this {part}.", request.project_name);
             let key = if part == "branch" { "branch_name" } else { "path_hash" };
             Err(McpError::new(ErrorKind::ProjectMismatch, message).with(key, short_name))

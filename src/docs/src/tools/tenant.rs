@@ -10,6 +10,7 @@ use crate::{
     library::{IndexedTenant, Library, Project},
     model::NO_BRANCH,
 };
+use countersign_domain::text::truncate;
 use countersign_protocol::{
     ErrorKind, McpError,
     json::{MemberEdit, edit, member, quoted, string},
@@ -107,7 +108,7 @@ pub(crate) fn require_project(library: &Library, name: Option<&str>) -> Result<A
     };
     let project = library.project(name).map(Arc::clone);
     project.ok_or_else(|| {
-        let short_name: String = name.chars().take(64).collect();
+        let short_name = truncate(name, 64);
         McpError::new(ErrorKind::ProjectMismatch, format!("There is no project {short_name} here."))
             .with("project_name", short_name)
             .with("projects", project_names(library))
@@ -124,7 +125,7 @@ pub(crate) fn project_of_path(library: &Library, path: &str) -> Result<Arc<Proje
     let projects = library.projects.iter().filter(|project| is_plain && Path::new(path).starts_with(&project.root));
     let deepest_project = projects.max_by_key(|project| project.root.components().count());
     deepest_project.map(Arc::clone).ok_or_else(|| {
-        let short_path: String = path.chars().take(200).collect();
+        let short_path = truncate(path, 200);
         McpError::new(ErrorKind::ProjectMismatch, "This path is in no project that is configured here.")
             .with("config_path", short_path)
             .with("projects", project_names(library))

@@ -5,6 +5,7 @@ pub mod elicitation;
 
 use serde_json::{Value, json};
 
+use crate::text::truncate;
 use countersign_protocol::{
     Era, Revision,
     json::{MemberEdit, drop_meta_entry, edit, member, string},
@@ -43,7 +44,7 @@ pub fn check_capabilities(
         SAMPLING => ("sampling", capabilities.sampling, "sampling with tools"),
         ROOTS => ("roots", capabilities.roots, "roots"),
         other => {
-            let shortened: String = other.chars().take(128).collect();
+            let shortened = truncate(other, 128);
             return Err(RpcError::new(METHOD_NOT_FOUND, format!("no client can be asked {shortened}")));
         }
     };

@@ -9,7 +9,7 @@ use rustix::time::{ClockId, clock_gettime};
 const IDLE_BATCH: usize = 64;
 
 /// Returns milliseconds of the system's monotonic clock.
-pub fn now() -> u64 {
+pub fn monotonic_ms() -> u64 {
     // Cheaper than an `Instant` and the time since another one. Each request needs it, some several times.
     let time = clock_gettime(ClockId::Monotonic);
     u64::try_from(time.tv_sec.saturating_mul(1000).saturating_add(time.tv_nsec / 1_000_000)).unwrap_or_default()
@@ -20,7 +20,7 @@ pub fn now() -> u64 {
 pub enum Activity {
     /// The holder never finished its handshake.
     Handshake,
-    /// The time, by [`now`], since which the holder has been idle.
+    /// The time, by [`monotonic_ms`], since which the holder has been idle.
     Idle(u64),
     /// The holder has a call in flight, or must not be evicted.
     Busy,

@@ -2,9 +2,9 @@
 //! and their results, unread messages, and frames for clients that come back. There is a limit for each principal and one
 //! for all together.
 //!
-//! Without room, what was left unread for longest is given up: connections are closed, and tasks with results
-//! forgotten. If only the principal's own limit is reached, that happens only after [`UNREAD_GRACE_MS`], because
-//! several long answers at once are not an attack.
+//! Without room, the connection or the task that was left unread for longest is given up: the connection is closed, and
+//! the task with its result is forgotten. If only the principal's own limit is reached, that happens only after
+//! [`UNREAD_GRACE_MS`], because several long answers at once are not an attack.
 //!
 //! Bytes are counted when something is stored or released, so a call that stores nothing costs nothing. Counting is
 //! atomic; only the first bytes of a share take a lock.
@@ -19,7 +19,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::eviction::now;
+use super::eviction::monotonic_ms;
 use countersign_protocol::{ErrorKind, McpError};
 
 /// The step in bytes by which shares of messages and replay frames grow and shrink.
@@ -35,8 +35,8 @@ const UNREAD_GRACE_MS: u64 = 1000;
 
 /// A holder of memory whose content its client may never read: a connection with messages, or a task with a result.
 pub trait UnreadHolder: Send + Sync {
-    /// Returns the time, by [`now`], since which the client has read nothing. Returns `None` if nothing waits, or if the
-    /// holder is in use at the moment.
+    /// Returns the time, by [`monotonic_ms`], since which the client has read nothing. Returns `None` if nothing waits, or
+    /// if the holder is in use at the moment.
     fn unread_since(&self) -> Option<u64>;
 
     /// Ends the connection or the task, and releases its memory. Returns `false` if the holder is in use at the moment.
@@ -244,7 +244,7 @@ impl MemoryShare {
         let (max, max_total) = (self.memory.max_per_principal, self.memory.max_total);
         loop {
             let Err(exhausted) = self.grow_within(bytes, max, max_total) else { return Ok(()) };
-            let unread_before = now().saturating_sub(UNREAD_GRACE_MS);
+            let unread_before = monotonic_ms().saturating_sub(UNREAD_GRACE_MS);
             if bytes > max || !self.principal_memory().close_unread(exhausted, bytes, unread_before) {
                 return Err(exhausted);
             }
@@ -291,7 +291,7 @@ impl MemoryShare {
         let (mut max, max_total) = (self.memory.max_per_principal, self.memory.max_total);
         loop {
             let Err(exhausted) = self.grow_within(missing, max, max_total) else { return true };
-            let grace_start = now().saturating_sub(UNREAD_GRACE_MS);
+            let grace_start = monotonic_ms().saturating_sub(UNREAD_GRACE_MS);
             let unread_before = if exhausted == ExhaustedLimit::Total { since } else { grace_start };
             if self.principal_memory().close_unread(exhausted, missing, unread_before) {
                 continue;
@@ -436,7 +436,7 @@ mod tests {
     #[test]
     fn connection_left_unread_for_longest_is_closed_first() {
         let memory = MemoryBudget::new(4 * GROWTH_STEP, 4 * GROWTH_STEP);
-        let recent = now();
+        let recent = monotonic_ms();
         let silent = [3, 7, 5].map(|age| SilentConnection::new(&memory, "alice", GROWTH_STEP, recent - age));
         let assert_closed =
             |expected: [bool; 3]| assert_eq!(silent.each_ref().map(|silent| silent.is_closed()), expected);
@@ -460,9 +460,9 @@ mod tests {
     #[test]
     fn simultaneous_long_answers_close_no_connection_within_total() {
         let memory = MemoryBudget::new(2 * GROWTH_STEP, 6 * GROWTH_STEP);
-        let silent = SilentConnection::new(&memory, "alice", 2 * GROWTH_STEP, now());
+        let silent = SilentConnection::new(&memory, "alice", 2 * GROWTH_STEP, monotonic_ms());
         let mut share_of_alice = memory.share("alice");
-        assert!(share_of_alice.cover_messages(4 * GROWTH_STEP, now(), no_connection));
+        assert!(share_of_alice.cover_messages(4 * GROWTH_STEP, monotonic_ms(), no_connection));
         assert!(!silent.is_closed());
         assert_eq!(memory.used_by("alice"), 6 * GROWTH_STEP);
         assert!(!memory.share("alice").grow(1), "bytes other than messages stay within the principal's limit");

@@ -208,12 +208,12 @@ pub struct InFlightRequest<'a> {
 }
 
 impl<'a> InFlightRequest<'a> {
-    /// Admits a request of a session.
+    /// Registers a request of a session.
     ///
     /// # Errors
     /// `-32600` for an id that is in use, `OVERLOADED` if too many requests are in flight.
-    pub fn admit(slots: &'a RequestSlots, session: &'a SessionState, id: &RequestId) -> Result<Self, McpError> {
-        let (key, cancel) = session.admit(id, slots.max_per_session)?;
+    pub fn register(slots: &'a RequestSlots, session: &'a SessionState, id: &RequestId) -> Result<Self, McpError> {
+        let (key, cancel) = session.register_request(id, slots.max_per_session)?;
         slots.running.fetch_add(1, Ordering::Relaxed);
         Ok(Self { slots, session, key, cancel, is_answered: false })
     }
@@ -224,7 +224,7 @@ impl Drop for InFlightRequest<'_> {
         if !self.is_answered {
             self.cancel.cancel();
         }
-        self.session.release(&self.key);
+        self.session.release_request(&self.key);
         self.slots.running.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -293,11 +293,11 @@ mod tests {
         let exchange = clients.exchange(Revision::V2025_11_25, "{}");
         let id = |n: u8| RequestId::from_raw(&n.to_string());
         let slots = RequestSlots::new(2);
-        let admit = |n| InFlightRequest::admit(&slots, &exchange.session, &id(n));
-        let first = admit(1).unwrap();
-        assert_eq!(admit(1).err().unwrap().kind, ErrorKind::InvalidRequest);
-        let mut second = admit(2).unwrap();
-        let error = admit(3).err().unwrap();
+        let register = |n| InFlightRequest::register(&slots, &exchange.session, &id(n));
+        let first = register(1).unwrap();
+        assert_eq!(register(1).err().unwrap().kind, ErrorKind::InvalidRequest);
+        let mut second = register(2).unwrap();
+        let error = register(3).err().unwrap();
         assert_eq!((error.kind, error.data["limit"].as_u64()), (ErrorKind::Overloaded, Some(2)));
         assert_eq!((slots.running(), exchange.session.in_flight()), (2, 2));
         // The drop cancels a request without an answer, and not an answered one.
@@ -306,7 +306,7 @@ mod tests {
         drop((first, second));
         assert!(unanswered.is_cancelled() && !answered.is_cancelled());
         assert_eq!((slots.running(), exchange.session.in_flight()), (0, 0));
-        assert!(admit(1).is_ok());
+        assert!(register(1).is_ok());
     }
 
     #[test]

@@ -68,12 +68,13 @@ pub struct OutboxLimits {
 }
 
 impl OutboxLimits {
-    /// Returns `true` if so many waiting messages and bytes take half of a limit or more.
+    /// Returns `true` if this number of waiting messages or of their bytes is half of its limit or more.
     pub(super) const fn is_half_used_by(&self, messages: usize, bytes: usize) -> bool {
         messages * 2 >= self.messages || bytes * 2 >= self.bytes
     }
 
-    /// Returns `true` if the message may join so many waiting messages and bytes. A single one may exceed the limit of bytes.
+    /// Returns `true` if there is room for the message beside this number of waiting messages and of their bytes. A single
+    /// message may exceed the limit of bytes.
     pub(super) const fn has_room_for(&self, message: &Bytes, messages: usize, bytes: usize) -> bool {
         messages < self.messages && (messages == 0 || bytes + message.len() <= self.bytes)
     }
@@ -100,7 +101,7 @@ struct State {
     replay_bytes: usize,
     /// The bytes of the last drain that the connection has not confirmed yet.
     unconfirmed_bytes: usize,
-    /// The time, by [`eviction::now`], at which the peer last took a frame, or at which the oldest one began to wait.
+    /// The time, by [`eviction::monotonic_ms`], at which the peer last took a frame, or at which the oldest one began to wait.
     waiting_since: u64,
     connection: Connection,
     /// `true` if the pump has to send a ping.
@@ -109,7 +110,7 @@ struct State {
     close: Option<(u16, &'static str)>,
     /// `true` if a limit was exceeded since the pump was attached. Further messages are then refused.
     has_overflowed: bool,
-    /// `true` if a notification was dropped because much waited.
+    /// `true` once a notification was dropped, because half of a limit was used.
     has_dropped_notification: bool,
     /// The number of times that a client came back. Only the pump of the latest generation may drain.
     generation: u64,
@@ -168,7 +169,7 @@ impl Outbox {
         }
         let is_detached = matches!(state.connection, Connection::Detached);
         if queued == 0 && !is_detached {
-            state.waiting_since = eviction::now();
+            state.waiting_since = eviction::monotonic_ms();
         }
         state.queued_bytes += frame.len();
         state.frames.push_back(frame);
@@ -234,7 +235,7 @@ impl Outbox {
             out.frames.push(frame);
         }
         if drained_bytes > 0 {
-            state.waiting_since = eviction::now();
+            state.waiting_since = eviction::monotonic_ms();
         }
         if drained_bytes > LARGE_DRAIN_BYTES {
             state.unconfirmed_bytes = drained_bytes;
@@ -266,7 +267,7 @@ impl Outbox {
         }
         state.connection = Connection::Attached { wake, woken: false };
         state.has_overflowed = false;
-        state.waiting_since = eviction::now();
+        state.waiting_since = eviction::monotonic_ms();
         if queued_len(&state) > 0 || state.close.is_some() {
             self::wake(state);
         }
@@ -325,7 +326,7 @@ impl Outbox {
         self.state.lock().queued_bytes
     }
 
-    /// Returns `true` if so much waits for the pump that no more should be read from this peer.
+    /// Returns `true` if half of a limit is used, so that no more should be read from this peer.
     pub fn is_half_full(&self) -> bool {
         let state = self.state.lock();
         self.limits.is_half_used_by(queued_len(&state), state.queued_bytes)

@@ -31,6 +31,7 @@ use crate::bounds::{
 use countersign_domain::{
     policy::OwnedRequester,
     principal::{Credential, Identity, Principal},
+    text::truncate,
 };
 use countersign_protocol::{Era, ErrorKind, McpError, RequestId, Revision, params::LoggingLevel};
 use countersign_provider::{SessionNotes, Subscriber};
@@ -70,9 +71,9 @@ pub struct SessionState {
     initialized: AtomicBool,
     /// `true` once a result of the session has said how to open the dashboard.
     dashboard_hint_taken: AtomicBool,
-    /// The time, by [`eviction::now`], at which the client last sent a message or read a stream.
+    /// The time, by [`eviction::monotonic_ms`], at which the client last sent a message or read a stream.
     last_active: AtomicU64,
-    /// The time, by [`eviction::now`], at which the client last sent a message.
+    /// The time, by [`eviction::monotonic_ms`], at which the client last sent a message.
     last_message: AtomicU64,
     log_level: AtomicU8,
     /// The requests in flight by their keys. There are few of them at a time.
@@ -184,8 +185,8 @@ impl SessionState {
             facts: RwLock::new(None),
             initialized: AtomicBool::new(false),
             dashboard_hint_taken: AtomicBool::new(false),
-            last_active: AtomicU64::new(eviction::now()),
-            last_message: AtomicU64::new(eviction::now()),
+            last_active: AtomicU64::new(eviction::monotonic_ms()),
+            last_message: AtomicU64::new(eviction::monotonic_ms()),
             log_level: AtomicU8::new(NO_LOG_LEVEL),
             in_flight: Mutex::default(),
             next_request_number: AtomicU64::new(0),
@@ -252,19 +253,19 @@ impl SessionState {
 
     /// Notes that the client has sent a message.
     pub fn touch(&self) {
-        let now = eviction::now();
+        let now = eviction::monotonic_ms();
         self.last_active.store(now, Ordering::Relaxed);
         self.last_message.store(now, Ordering::Relaxed);
     }
 
     /// Notes that the client reads a stream, which keeps the session from expiring.
     pub fn touch_reader(&self) {
-        self.last_active.store(eviction::now(), Ordering::Relaxed);
+        self.last_active.store(eviction::monotonic_ms(), Ordering::Relaxed);
     }
 
     /// Returns the time for which the client has neither sent a message nor read a stream.
     pub fn idle(&self) -> Duration {
-        Duration::from_millis(eviction::now().saturating_sub(self.last_active.load(Ordering::Relaxed)))
+        Duration::from_millis(eviction::monotonic_ms().saturating_sub(self.last_active.load(Ordering::Relaxed)))
     }
 
     /// Returns the session's activity, which decides when it is evicted.
@@ -278,7 +279,7 @@ impl SessionState {
         }
     }
 
-    /// Returns an evictable stream of this session. It ends when `end` is cancelled, and is as busy as the session.
+    /// Returns an evictable stream of this session. It ends when `end` is cancelled, and has the activity of the session.
     #[must_use]
     pub fn evictable(self: &Arc<Self>, end: CancellationToken) -> EvictableStream {
         let session = Arc::clone(self);
@@ -314,11 +315,11 @@ impl SessionState {
         LoggingLevel::ALL.get(usize::from(self.log_level.load(Ordering::Relaxed))).copied()
     }
 
-    /// Registers a request in flight; [`Self::release`] must follow.
+    /// Registers a request in flight; [`Self::release_request`] must follow.
     ///
     /// # Errors
     /// `-32600` for an id that is in use, `OVERLOADED` if `max` requests are in flight.
-    pub fn admit(&self, id: &RequestId, max: usize) -> Result<(RequestKey, Cancellation), McpError> {
+    pub fn register_request(&self, id: &RequestId, max: usize) -> Result<(RequestKey, Cancellation), McpError> {
         let key = match self.channel {
             Channel::None => RequestKey::Number(self.next_request_number.fetch_add(1, Ordering::Relaxed)),
             Channel::Outbox(_) | Channel::Streams(_) => RequestKey::Id(id.clone()),
@@ -343,7 +344,8 @@ impl SessionState {
         }
     }
 
-    pub fn release(&self, key: &RequestKey) {
+    /// Releases the key of a request that is no longer in flight.
+    pub fn release_request(&self, key: &RequestKey) {
         let mut in_flight = self.in_flight.lock();
         in_flight.remove(key);
         if in_flight.is_empty() && in_flight.capacity() > 16 {
@@ -472,8 +474,8 @@ impl SessionState {
 }
 
 /// Returns the part of a session id that may be shown, without the node's name, which all sessions of a gateway share.
-pub fn short_session_id(id: &str) -> String {
-    id.split_once('.').map_or(id, |(_, random_part)| random_part).chars().take(8).collect()
+pub fn short_session_id(id: &str) -> &str {
+    truncate(id.split_once('.').map_or(id, |(_, random_part)| random_part), 8)
 }
 
 impl Subscriber for SessionState {

@@ -49,12 +49,21 @@ impl std::fmt::Display for EventId {
 #[derive(Debug, PartialEq, Eq)]
 pub enum ReadOutcome {
     Events(Vec<(u64, Bytes)>),
-    /// There is no new event. The reader should wait for the watch to change.
+    /// There is no new event. The reader should wait for [`StreamReader::changed`].
     Wait,
     /// The stream is finished and completely read, or it is unknown.
     End,
     /// Another connection reads this stream now.
     Superseded,
+}
+
+/// A reader that was attached to a stream.
+pub struct StreamReader {
+    pub number: u64,
+    /// Changes with the stream.
+    pub changed: watch::Receiver<()>,
+    /// The number of the newest event when the reader was attached.
+    pub newest_event: u64,
 }
 
 /// The events of one stream.
@@ -69,7 +78,7 @@ struct StreamLog {
     last_read: u64,
     /// The bytes of the events after [`Self::last_read`].
     waiting_bytes: usize,
-    /// The time, by [`eviction::now`], at which a reader last took events, or at which the oldest one began to wait.
+    /// The time, by [`eviction::monotonic_ms`], at which a reader last took events, or at which the oldest one began to wait.
     waiting_since: u64,
     /// The number of the reader that was attached last. Earlier readers are superseded.
     reader: u64,
@@ -115,7 +124,7 @@ struct State {
     bytes: usize,
     /// The memory of the principal that the events take.
     share: Option<MemoryShare>,
-    /// `true` if a notification was dropped because much waited.
+    /// `true` once a notification was dropped, because half of a limit was used.
     has_dropped_notification: bool,
     /// The token that ends the session.
     end: Option<CancellationToken>,
@@ -226,7 +235,7 @@ impl Streams {
         let size = message.len();
         let Some(log) = state.logs.get_mut(&stream) else { return true };
         if log.waiting_len() == 0 {
-            log.waiting_since = eviction::now();
+            log.waiting_since = eviction::monotonic_ms();
         }
         log.events.push_back((log.next, message));
         log.next += 1;
@@ -276,7 +285,7 @@ impl Streams {
     }
 
     /// Returns the number of a stream's newest event.
-    pub fn newest(&self, stream: u32) -> Option<u64> {
+    pub fn newest_event(&self, stream: u32) -> Option<u64> {
         self.state.lock().logs.get(&stream).map(|log| log.next - 1)
     }
 
@@ -290,18 +299,17 @@ impl Streams {
         self.state.lock().logs.get(&stream).map(|log| log.changed.subscribe())
     }
 
-    /// Starts reading a stream, which supersedes its previous reader. Returns the reader's number, a watch that changes
-    /// with the stream, and the number of the newest event.
-    pub fn attach(&self, stream: u32) -> Option<(u64, watch::Receiver<()>, u64)> {
+    /// Attaches a reader to a stream, which supersedes the previous one.
+    pub fn attach(&self, stream: u32) -> Option<StreamReader> {
         let mut state = self.state.lock();
         let log = state.logs.get_mut(&stream)?;
         log.reader += 1;
         log.is_awaited = false;
-        log.waiting_since = eviction::now();
+        log.waiting_since = eviction::monotonic_ms();
         log.changed.send_replace(());
-        let mut watch = log.changed.subscribe();
-        watch.mark_unchanged();
-        Some((log.reader, watch, log.next - 1))
+        let mut changed = log.changed.subscribe();
+        changed.mark_unchanged();
+        Some(StreamReader { number: log.reader, changed, newest_event: log.next - 1 })
     }
 
     /// Returns the events after event `after`, if `reader` still is the reader of the stream.
@@ -313,7 +321,7 @@ impl Streams {
         }
         log.last_read = log.next - 1;
         log.waiting_bytes = 0;
-        log.waiting_since = eviction::now();
+        log.waiting_since = eviction::monotonic_ms();
         let events: Vec<_> = log.events.iter().filter(|(n, _)| *n > after).cloned().collect();
         let outcome = match (events.is_empty(), log.is_finished) {
             (false, _) => ReadOutcome::Events(events),

@@ -6,11 +6,14 @@ use serde_json::{Value, value::RawValue};
 
 use super::formats::set_formats_of_arguments;
 use crate::ToolDef;
-use countersign_domain::changes::{
-    FieldFormat, LineOp, Operation, Preview, PreviewKind, PreviewNote, StateEffect, Target,
-    diff::DiffBuilder,
-    image::ImageFacts,
-    visible::{escape_hidden, is_hidden},
+use countersign_domain::{
+    changes::{
+        FieldFormat, LineOp, Operation, Preview, PreviewKind, PreviewNote, StateEffect, Target,
+        diff::DiffBuilder,
+        image::ImageFacts,
+        visible::{escape_hidden, is_hidden},
+    },
+    text::truncate,
 };
 use countersign_protocol::{arguments::canonical_text_hash, json};
 
@@ -181,16 +184,15 @@ fn title_text(value: &str) -> Option<String> {
     let escaped = escape_hidden(line);
     let cut = cut_between_words(&escaped, MAX_TITLE_CHARS);
     let is_cut = cut.len() < escaped.len() || whole.trim() != line;
-    Some(if is_cut { format!("{cut} …") } else { cut })
+    Some(if is_cut { format!("{cut} …") } else { cut.to_owned() })
 }
 
 /// Returns the first words of a text, of at most so many characters. Text without spaces is cut anywhere.
-fn cut_between_words(text: &str, max_chars: usize) -> String {
-    let mut chars = text.chars();
-    let cut: String = chars.by_ref().take(max_chars).collect();
-    let is_in_word = chars.next().is_some_and(|next| !next.is_whitespace());
+fn cut_between_words(text: &str, max_chars: usize) -> &str {
+    let cut = truncate(text, max_chars);
+    let is_in_word = text[cut.len()..].starts_with(|next: char| !next.is_whitespace());
     match cut.rsplit_once(char::is_whitespace).filter(|(words, rest)| is_in_word && words.len() > rest.len()) {
-        Some((words, _)) => words.trim_end().to_owned(),
+        Some((words, _)) => words.trim_end(),
         None => cut,
     }
 }

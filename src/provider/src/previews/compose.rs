@@ -62,7 +62,7 @@ pub struct Observation {
     /// `None` if the target does not exist.
     pub value: Option<Value>,
     pub display_format: DisplayFormat,
-    /// Set if policy does not let the proposer read the value without review.
+    /// `true` if policy does not let the proposer read the value without review.
     pub restricted: bool,
     /// The element of the recipe's list for which it was read.
     pub element: Option<cel::Value>,
@@ -78,7 +78,7 @@ pub struct Observations {
     pub before: Vec<Observation>,
     pub reads: Vec<Observation>,
     pub failed_dry_run: Option<Fault>,
-    /// Set if the recipe may answer a question of the server.
+    /// `true` if the recipe may answer a question of the server.
     pub may_confirm: bool,
 }
 

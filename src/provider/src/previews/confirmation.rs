@@ -16,6 +16,7 @@ use countersign_domain::{
     changes::visible::escape_hidden,
     questions::{ELICITATION, is_url_elicitation},
     recipes::{Confirmation, Pattern, Recipe},
+    text::truncate,
 };
 use countersign_protocol::{
     json::{member, string},
@@ -77,8 +78,7 @@ impl Inquirer for ConfirmingInquirer {
             return next.ask(question);
         }
         let asked = if message.is_empty() { &question.method } else { &message };
-        let question_text: String = asked.chars().take(MAX_QUESTION_CHARS).collect();
-        let error_message = format!("it asks: {}", escape_hidden(&question_text));
+        let error_message = format!("it asks: {}", escape_hidden(truncate(asked, MAX_QUESTION_CHARS)));
         self.declined_question.get_or_init(|| error_message.clone());
         question.reply.answer(Err(RpcError::new(-32601, error_message)));
     }

@@ -8,8 +8,9 @@ use serde_json::{Value, value::RawValue};
 
 use crate::{schema::push_to_pointer, text::invalid_argument};
 use countersign_domain::{
-    changes::person::fold_name,
+    changes::{person::fold_name, visible::escape_hidden},
     recipes::{DryRun, Recipe},
+    text::truncate,
 };
 use countersign_protocol::{McpError, json};
 
@@ -66,8 +67,7 @@ fn normalized_name(name: &str) -> String {
 }
 
 fn displayable_name(name: &str) -> String {
-    countersign_domain::changes::visible::escape_hidden(&name.chars().take(MAX_NAME_CHARS).collect::<String>())
-        .into_owned()
+    escape_hidden(truncate(name, MAX_NAME_CHARS)).into_owned()
 }
 
 fn refusal(name: &str, rule: &str, message: String) -> McpError {

@@ -7,6 +7,7 @@ use super::expressions;
 use countersign_domain::{
     changes::{Operation, Preview},
     recipes::{Recipe, TextTemplate},
+    text::truncate,
 };
 
 /// Maximum characters of a lock key. Longer targets are truncated, so a few of them may share a key.
@@ -59,15 +60,15 @@ pub(super) fn is_summary_whole(recipe: &Recipe, arguments: &cel::Value) -> bool 
 /// Returns the first line that is not blank, truncated.
 fn summary_line(text: &str) -> String {
     let line = text.lines().map(str::trim_end).find(|line| !line.trim().is_empty()).unwrap_or_default();
-    let cut: String = line.chars().take(MAX_SUMMARY_CHARS).collect();
-    if cut.len() < text.trim_end().len() { format!("{cut} …") } else { cut }
+    let cut = truncate(line, MAX_SUMMARY_CHARS);
+    if cut.len() < text.trim_end().len() { format!("{cut} …") } else { cut.to_owned() }
 }
 
 /// Returns the same key for all spellings of a path.
 fn lock_key(target: &str) -> String {
-    let target: String = target.chars().take(MAX_LOCK_KEY_CHARS).collect();
+    let target = truncate(target, MAX_LOCK_KEY_CHARS);
     if !target.contains('/') {
-        return target;
+        return target.to_owned();
     }
     let mut parts: Vec<&str> = Vec::new();
     for part in target.split('/') {

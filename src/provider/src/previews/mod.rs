@@ -33,21 +33,27 @@ use countersign_domain::changes::{Preview, plan::has_references};
 use countersign_protocol::{ErrorKind, McpError};
 use recipe_runner::RecipeRunner;
 
-/// Previews a call as `context.principal`, and notes whether the preview shows data that this principal may not read
+/// A call whose preview is requested, and the parts that make it.
+#[derive(Clone, Copy)]
+pub struct PreviewRequest<'a> {
+    pub directory: &'a dyn ProviderDirectory,
+    pub provider: &'a Arc<dyn Provider>,
+    /// The name of the tool that clients use.
+    pub tool: &'a str,
+    pub arguments: &'a RawValue,
+    /// The context of the calls that the preview makes. They are made as its principal, who proposes the call.
+    pub context: &'a CallContext,
+}
+
+/// Previews a call as its proposer, and notes whether the preview shows data that this principal may not read
 /// ([`countersign_domain::changes::PreviewNote::restricted`]). The preview is computed again when a change is approved and
 /// just before it runs. Its fingerprint stays the same until the target changes.
 ///
 /// # Errors
 /// As [`Provider::preview`]; `VALIDATION_FAILED` for arguments that could defeat a dry run. A failed recipe is no error
 /// (see [`countersign_domain::changes::PreviewNote::failed`]).
-pub async fn preview(
-    directory: &dyn ProviderDirectory,
-    provider: &Arc<dyn Provider>,
-    tool: &str,
-    arguments: &RawValue,
-    context: &CallContext,
-) -> Result<Preview, McpError> {
-    Ok(compute(directory, provider, tool, arguments, context).await?.preview)
+pub async fn preview(request: PreviewRequest<'_>) -> Result<Preview, McpError> {
+    Ok(compute(request).await?.preview)
 }
 
 /// Previews again a change that was shown with `shown_fingerprint`. If the target cannot be read right now, this fails
@@ -55,15 +61,8 @@ pub async fn preview(
 ///
 /// # Errors
 /// As [`preview`], and transient errors of the recipe's calls such as `UPSTREAM_UNAVAILABLE` and `TIMEOUT`.
-pub async fn recheck(
-    directory: &dyn ProviderDirectory,
-    provider: &Arc<dyn Provider>,
-    tool: &str,
-    arguments: &RawValue,
-    context: &CallContext,
-    shown_fingerprint: &str,
-) -> Result<ComputedPreview, McpError> {
-    let mut computed = compute(directory, provider, tool, arguments, context).await?;
+pub async fn recheck(request: PreviewRequest<'_>, shown_fingerprint: &str) -> Result<ComputedPreview, McpError> {
+    let mut computed = compute(request).await?;
     match computed.transient_error.take() {
         Some(error) if computed.preview.fingerprint != shown_fingerprint => Err(error),
         _ => Ok(computed),
@@ -103,16 +102,11 @@ pub async fn preview_arguments_only(
 
 /// Computes a preview. Boxed, because the code of an unboxed future, which includes all kinds of previews, would be
 /// compiled again in each crate that awaits one.
-fn compute<'a>(
-    directory: &'a dyn ProviderDirectory,
-    provider: &'a Arc<dyn Provider>,
-    tool: &'a str,
-    arguments: &'a RawValue,
-    context: &'a CallContext,
-) -> BoxFuture<'a, Result<ComputedPreview, McpError>> {
+fn compute(request: PreviewRequest<'_>) -> BoxFuture<'_, Result<ComputedPreview, McpError>> {
     Box::pin(async move {
+        let PreviewRequest { provider, tool, arguments, context, .. } = request;
         if provider.is_module() {
-            return module::preview_module_call(directory, provider, tool, arguments, context).await;
+            return module::preview_module_call(request).await;
         }
         let recipe = provider.recipe(tool);
         let alternatives = recipe.iter().flat_map(|recipe| recipe.alternatives());
@@ -123,6 +117,6 @@ fn compute<'a>(
         let Some(recipe) = recipe else {
             return Ok(ComputedPreview { preview: arguments_preview, transient_error: None, before: None });
         };
-        Ok(RecipeRunner::new(directory, provider, context).run(recipe, tool, arguments, arguments_preview).await)
+        Ok(RecipeRunner::new(request).run(recipe, arguments_preview).await)
     })
 }

@@ -1,14 +1,13 @@
 //! Previews of modules' tools, and who may see them.
 
-use std::sync::Arc;
-
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::to_raw_value;
 
 use super::{
+    PreviewRequest,
+    arguments::preview_arguments,
     compose::{self, ComputedPreview},
     fault::Fault,
 };
-use crate::{CallContext, Provider, ProviderDirectory, previews::arguments::preview_arguments};
 use countersign_domain::{
     policy::Verdict,
     principal::{Principal, Role},
@@ -17,13 +16,8 @@ use countersign_protocol::{ErrorKind, McpError};
 
 /// Previews a module's call. If the preview fails and the proposer may not read its data, the failure is shown to
 /// reviewers as a preview, because its reason could reveal the data to the proposer.
-pub(super) async fn preview_module_call(
-    directory: &dyn ProviderDirectory,
-    provider: &Arc<dyn Provider>,
-    tool: &str,
-    arguments: &RawValue,
-    context: &CallContext,
-) -> Result<ComputedPreview, McpError> {
+pub(super) async fn preview_module_call(request: PreviewRequest<'_>) -> Result<ComputedPreview, McpError> {
+    let PreviewRequest { directory, provider, tool, arguments, context } = request;
     let principal = Principal { role: Role::Agent, ..(*context.principal).clone() };
     let mut restricted = false;
     for (read_tool, read_arguments) in provider.preview_reads(tool, arguments)? {

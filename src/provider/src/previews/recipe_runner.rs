@@ -10,9 +10,9 @@ use std::{
 
 use futures_util::future::try_join_all;
 use serde_json::{Value, value::RawValue};
-use tokio_util::sync::CancellationToken;
 
 use super::{
+    PreviewRequest,
     alternatives::{SelectedAlternative, select_alternative},
     compose::{self, ComputedPreview, Observation, Observations, ProposedCall, StateBefore},
     dry_run::is_dry_run,
@@ -22,7 +22,7 @@ use super::{
     sql::{self, QueryAnswer},
     state_keys,
 };
-use crate::{CallContext, Provider, ProviderDirectory, ToolDef, ToolResult, text::content_text};
+use crate::{CallContext, ToolDef, ToolResult, text::content_text};
 use countersign_domain::{
     changes::{CertainFailure, Preview},
     policy::{Condition, Verdict},
@@ -43,66 +43,54 @@ const MAX_CONCURRENT_READS: usize = 8;
 
 /// Runs recipes for one call.
 pub struct RecipeRunner<'a> {
-    directory: &'a dyn ProviderDirectory,
-    provider: &'a Arc<dyn Provider>,
+    request: PreviewRequest<'a>,
     /// The proposer, limited to the rights of an agent so that every run gives the same preview.
     principal: Arc<Principal>,
-    cancel: CancellationToken,
-    /// Set if policy reviews or denies one of the calls for the proposer. From then on, even the failure of a call could
+    /// `true` if policy reviews or denies one of the calls for the proposer. From then on, even the failure of a call could
     /// reveal restricted data.
     restricted: AtomicBool,
 }
 
 impl<'a> RecipeRunner<'a> {
-    pub fn new(directory: &'a dyn ProviderDirectory, provider: &'a Arc<dyn Provider>, context: &CallContext) -> Self {
-        let principal = Arc::new(Principal { role: Role::Agent, ..(*context.principal).clone() });
-        let (cancel, restricted) = (context.cancel.clone(), AtomicBool::new(false));
-        Self { directory, provider, principal, cancel, restricted }
+    pub fn new(request: PreviewRequest<'a>) -> Self {
+        let principal = Arc::new(Principal { role: Role::Agent, ..(*request.context.principal).clone() });
+        Self { request, principal, restricted: AtomicBool::new(false) }
     }
 
-    /// Runs the recipe. `tool` is the name that clients use, and `arguments_preview` the preview to fall back to.
-    pub async fn run(
-        &self,
-        recipe: &Recipe,
-        tool: &str,
-        raw_arguments: &RawValue,
-        mut arguments_preview: Preview,
-    ) -> ComputedPreview {
-        let mut computed = match self.run_recipe(recipe, tool, raw_arguments, &mut arguments_preview).await {
+    /// Runs the recipe. `arguments_preview` is the preview to fall back to.
+    pub async fn run(&self, recipe: &Recipe, mut arguments_preview: Preview) -> ComputedPreview {
+        let mut computed = match self.run_recipe(recipe, &mut arguments_preview).await {
             Ok((preview, before)) => ComputedPreview { preview, transient_error: None, before },
             Err(fault) => compose::preview_of_failure(arguments_preview, fault),
         };
         computed.preview.note.restricted = self.restricted.load(Ordering::Relaxed);
         computed.preview.note.tried = Some(recipe.tried_text());
         computed.preview.note.tool_operation =
-            recipe.dispatcher.as_ref().and_then(|dispatcher| dispatcher.operation_of(raw_arguments));
+            recipe.dispatcher.as_ref().and_then(|dispatcher| dispatcher.operation_of(self.request.arguments));
         computed
     }
 
     async fn run_recipe(
         &self,
         recipe: &Recipe,
-        tool: &str,
-        raw_arguments: &RawValue,
         arguments_preview: &mut Preview,
     ) -> Result<(Preview, Option<StateBefore>), Fault> {
-        let text = raw_arguments.get().to_owned();
-        let arguments = run_blocking(move || expressions::parse_arguments(&text)).await?;
+        let arguments = self.parse_arguments().await?;
         apply_recipe_labels(recipe, &arguments, arguments_preview);
         let selected = select_alternative(recipe, &arguments)?;
         let SelectedAlternative { position: alternative, recipe, .. } = selected;
         apply_recipe_labels(recipe, &arguments, arguments_preview);
         if let Some(sql) = &recipe.sql {
-            return self.run_sql(&selected, sql, tool, raw_arguments, &arguments, arguments_preview).await;
+            return self.run_sql(&selected, sql, &arguments, arguments_preview).await;
         }
         let fallback = arguments_preview.clone();
         if recipe.has_no_method() {
             return Ok((fallback, None));
         }
-        let observations = finish_in_time(self.observe(recipe, tool, raw_arguments, &arguments)).await?;
+        let observations = finish_in_time(self.observe(recipe, &arguments)).await?;
         let values = observations.before.iter().map(|observation| observation.value.clone()).collect();
         let before = StateBefore { alternative, values, statements: Vec::new() };
-        let (recipe, text) = (recipe.clone(), raw_arguments.get().to_owned());
+        let (recipe, text) = (recipe.clone(), self.request.arguments.get().to_owned());
         let conditions: Vec<Condition> = selected.conditions.into_iter().cloned().collect();
         let compose = move || {
             let call = ProposedCall { text: &text, arguments: &arguments, arguments_preview: &fallback };
@@ -116,26 +104,31 @@ impl<'a> RecipeRunner<'a> {
         &self,
         selected: &SelectedAlternative<'_>,
         sql: &SqlRecipe,
-        tool: &str,
-        raw_arguments: &RawValue,
         arguments: &cel::Value,
         arguments_preview: &mut Preview,
     ) -> Result<(Preview, Option<StateBefore>), Fault> {
         let recipe = selected.recipe;
         let statements = finish_in_time(async {
-            let statements = sql::parse_statements(sql, &self.tool_title(tool), arguments).await?;
+            let statements = sql::parse_statements(sql, &self.tool_title(), arguments).await?;
             sql::apply_statement_labels(recipe, &statements, arguments_preview);
             sql::observe_statements(self, sql, statements, arguments).await
         });
         let statements = statements.await?;
-        let may_confirm = self.may_confirm(recipe, tool, raw_arguments);
-        let call = ProposedCall { text: raw_arguments.get(), arguments, arguments_preview };
+        let may_confirm = self.may_confirm(recipe);
+        let call = ProposedCall { text: self.request.arguments.get(), arguments, arguments_preview };
         let preview = sql::compose_statements(recipe, sql, may_confirm, &selected.conditions, call, &statements)?;
         Ok((preview, Some(StateBefore { alternative: selected.position, values: Vec::new(), statements })))
     }
 
-    fn tool_title(&self, tool: &str) -> String {
-        let tools = self.provider.tools();
+    /// Parses the arguments of the call for use in expressions.
+    pub(super) async fn parse_arguments(&self) -> Result<cel::Value, Fault> {
+        let text = self.request.arguments.get().to_owned();
+        run_blocking(move || expressions::parse_arguments(&text)).await
+    }
+
+    fn tool_title(&self) -> String {
+        let PreviewRequest { provider, tool, .. } = self.request;
+        let tools = provider.tools();
         tools.iter().find(|definition| definition.name == tool).map_or(String::new(), |found| found.title.clone())
     }
 
@@ -146,15 +139,15 @@ impl<'a> RecipeRunner<'a> {
         query: &str,
         arguments: &cel::Value,
     ) -> Result<QueryAnswer, Fault> {
-        let tools = self.provider.tools();
-        let tool = self.provider.exposed_name(&sql.query.tool);
+        let tools = self.request.provider.tools();
+        let tool = self.request.provider.exposed_name(&sql.query.tool);
         let definition = self.pinned_tool(&tool, &tools)?;
-        let server = self.provider.name();
+        let server = self.request.provider.name();
         let mut fields = expressions::render_fields(&sql.query.arguments, &[("arguments", arguments)])?;
         fields.retain(|_, value| !value.is_null());
         fields.insert(sql.query.argument.clone(), query.into());
         let call = raw_json(Value::Object(fields).to_string())?;
-        if !sql.is_trusted && !self.directory.is_accepted(server, &tool, &call) {
+        if !sql.is_trusted && !self.request.directory.is_accepted(server, &tool, &call) {
             let reason = format!(
                 "the preview's query calls {tool}, and nobody has accepted its definition: accept the known reads of \
                  the server, or name its recipes in `mcpServers.{server}.previews`"
@@ -163,7 +156,7 @@ impl<'a> RecipeRunner<'a> {
         }
         // If the called tool has a recipe of its own, that recipe must find a statement that only reads. The recipe of the
         // change could pass the query in another argument than the one that the tool runs, or pass the change itself.
-        let own_recipe = self.provider.recipe(&tool).and_then(|recipe| recipe.sql.as_ref());
+        let own_recipe = self.request.provider.recipe(&tool).and_then(|recipe| recipe.sql.as_ref());
         if own_recipe.is_some_and(|own| !own.is_read(&definition.title, call.get())) {
             return Err(Fault::new("query", format!("the call of {tool} would not only read")));
         }
@@ -177,24 +170,17 @@ impl<'a> RecipeRunner<'a> {
     }
 
     /// Reads the dry run, or else the current state, and the recipe's other reads.
-    async fn observe(
-        &self,
-        recipe: &Recipe,
-        tool: &str,
-        raw_arguments: &RawValue,
-        arguments: &cel::Value,
-    ) -> Result<Observations, Fault> {
-        let tools = self.provider.tools();
-        let may_confirm = self.may_confirm(recipe, tool, raw_arguments);
+    async fn observe(&self, recipe: &Recipe, arguments: &cel::Value) -> Result<Observations, Fault> {
+        let may_confirm = self.may_confirm(recipe);
         let mut observations = Observations { may_confirm, ..Observations::default() };
         if let Some(dry_run) = &recipe.dry_run {
-            match self.dry_run(dry_run, tool, &tools, raw_arguments, arguments).await {
+            match self.dry_run(dry_run, arguments).await {
                 Ok(observation) => observations.dry_run = Some(observation),
                 Err(fault)
                     if recipe.before.is_none()
                         || fault.transient_error.is_some()
                         || fault.must_fail.is_some()
-                        || is_dry_run(recipe, raw_arguments.get()) =>
+                        || is_dry_run(recipe, self.request.arguments.get()) =>
                 {
                     return Err(fault);
                 }
@@ -219,22 +205,22 @@ impl<'a> RecipeRunner<'a> {
     }
 
     /// Returns `true` if the recipe may answer a question of the server.
-    fn may_confirm(&self, recipe: &Recipe, tool: &str, raw_arguments: &RawValue) -> bool {
-        let is_accepted = || self.directory.is_accepted(self.provider.name(), tool, raw_arguments);
-        recipe.confirm.as_ref().is_some_and(|confirm| confirm.is_trusted || is_accepted())
+    fn may_confirm(&self, recipe: &Recipe) -> bool {
+        recipe.confirm.as_ref().is_some_and(|confirm| confirm.is_trusted || self.is_accepted())
     }
 
-    async fn dry_run(
-        &self,
-        dry_run: &DryRun,
-        tool: &str,
-        tools: &[ToolDef],
-        raw_arguments: &RawValue,
-        arguments: &cel::Value,
-    ) -> Result<Observation, Fault> {
-        let definition = self.pinned_tool(tool, tools)?;
-        if !dry_run.is_trusted && !self.directory.is_accepted(self.provider.name(), tool, raw_arguments) {
-            let server = self.provider.name();
+    /// Returns `true` if a reviewer has accepted the tool of the call, at least for its operation.
+    fn is_accepted(&self) -> bool {
+        let PreviewRequest { directory, provider, tool, arguments, .. } = self.request;
+        directory.is_accepted(provider.name(), tool, arguments)
+    }
+
+    async fn dry_run(&self, dry_run: &DryRun, arguments: &cel::Value) -> Result<Observation, Fault> {
+        let PreviewRequest { provider, tool, arguments: raw_arguments, .. } = self.request;
+        let tools = provider.tools();
+        let definition = self.pinned_tool(tool, &tools)?;
+        if !dry_run.is_trusted && !self.is_accepted() {
+            let server = provider.name();
             return Err(Fault::new(
                 "acceptance",
                 format!(
@@ -279,8 +265,8 @@ impl<'a> RecipeRunner<'a> {
     fn dry_run_failure(&self, dry_run: &DryRun, arguments: &cel::Value) -> Result<CertainFailure, Fault> {
         let Some(read) = &dry_run.reads_as else { return Ok(CertainFailure::Restricted) };
         let (tool, call) = self.read_call(read, &expressions::variables(arguments, None))?;
-        let verdict = self.directory.verdict(self.provider.name(), &tool, &self.principal, &call);
-        let is_readable = verdict == Verdict::Allow && self.pinned_tool(&tool, &self.provider.tools()).is_ok();
+        let verdict = self.request.directory.verdict(self.request.provider.name(), &tool, &self.principal, &call);
+        let is_readable = verdict == Verdict::Allow && self.pinned_tool(&tool, &self.request.provider.tools()).is_ok();
         Ok(CertainFailure::new(is_readable))
     }
 
@@ -292,7 +278,7 @@ impl<'a> RecipeRunner<'a> {
     ) -> Result<(String, Box<RawValue>), Fault> {
         let mut fields = expressions::render_fields(&read.arguments, variables)?;
         fields.retain(|_, value| !value.is_null());
-        Ok((self.provider.exposed_name(&read.tool), raw_json(Value::Object(fields).to_string())?))
+        Ok((self.request.provider.exposed_name(&read.tool), raw_json(Value::Object(fields).to_string())?))
     }
 
     /// Makes a read once, or for each element of its list.
@@ -321,7 +307,7 @@ impl<'a> RecipeRunner<'a> {
     ) -> Result<Observation, Fault> {
         let (tool, call) = self.read_call(read, variables)?;
         let state_key = state_keys::key_of_read(read, &tool, &call);
-        self.pinned_tool(&tool, &self.provider.tools())?;
+        self.pinned_tool(&tool, &self.request.provider.tools())?;
         let label =
             expressions::display_text(expressions::render("label", &read.label, variables)?).unwrap_or_default();
         let restricted = self.is_restricted(&tool, &call)?;
@@ -350,10 +336,10 @@ impl<'a> RecipeRunner<'a> {
     fn pinned_tool<'t>(&self, tool: &str, tools: &'t [ToolDef]) -> Result<&'t ToolDef, Fault> {
         let definition = tools.iter().find(|definition| definition.name == tool);
         let definition = definition.ok_or_else(|| Fault::new("tool", format!("the server offers no tool {tool}")))?;
-        if self.directory.is_pinned(self.provider.name(), tool) {
+        if self.request.directory.is_pinned(self.request.provider.name(), tool) {
             return Ok(definition);
         }
-        let server = self.provider.name();
+        let server = self.request.provider.name();
         let message = format!(
             "the definition of {tool} is not accepted for the server's configuration; accept it with \
              `countersign servers accept {server} {tool}`"
@@ -366,7 +352,7 @@ impl<'a> RecipeRunner<'a> {
     /// # Errors
     /// Fails if policy denies the call to the proposer.
     fn is_restricted(&self, tool: &str, call: &RawValue) -> Result<bool, Fault> {
-        let verdict = self.directory.verdict(self.provider.name(), tool, &self.principal, call);
+        let verdict = self.request.directory.verdict(self.request.provider.name(), tool, &self.principal, call);
         self.restricted.fetch_or(verdict != Verdict::Allow, Ordering::Relaxed);
         match verdict {
             Verdict::Allow => Ok(false),
@@ -376,8 +362,11 @@ impl<'a> RecipeRunner<'a> {
     }
 
     async fn call(&self, tool: &str, arguments: &RawValue) -> Result<ToolResult, McpError> {
-        let context = CallContext { cancel: self.cancel.clone(), ..CallContext::new(Arc::clone(&self.principal)) };
-        self.provider.call(tool, arguments, &context).await
+        let context = CallContext {
+            cancel: self.request.context.cancel.clone(),
+            ..CallContext::new(Arc::clone(&self.principal))
+        };
+        self.request.provider.call(tool, arguments, &context).await
     }
 }
 

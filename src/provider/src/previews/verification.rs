@@ -2,13 +2,11 @@
 //!
 //! It only reads, within the limits of a preview, and never repeats the call.
 
-use std::sync::Arc;
-
 use futures_util::future::BoxFuture;
 use serde_json::{Value, value::RawValue};
 
 use super::{
-    comparison,
+    PreviewRequest, comparison,
     compose::StateBefore,
     dry_run::is_dry_run,
     expressions,
@@ -16,7 +14,7 @@ use super::{
     recipe_runner::{RecipeRunner, finish_in_time, run_blocking},
     sql,
 };
-use crate::{CallContext, PresentValues, Provider, ProviderDirectory};
+use crate::PresentValues;
 use countersign_domain::{
     changes::{
         Change, Diff, PreviewKind, Verification,
@@ -30,18 +28,17 @@ pub(super) fn diff_limits() -> DiffLimits {
     DiffLimits { fields: 50, value_bytes: 16 << 10, total_bytes: 64 << 10, lines: 400, ..DiffLimits::default() }
 }
 
-/// Prepares to read again the target of a change whose call returned this result. `before` is the state that the last preview
-/// has read. Returns `None` if nothing says what to expect.
+/// Prepares to read again the target of a change after its call, that of the request, returned this result. `before` is the
+/// state that the last preview has read. Returns `None` if nothing says what to expect.
 pub fn read_back<'a>(
-    directory: &'a dyn ProviderDirectory,
-    provider: &'a Arc<dyn Provider>,
+    request: PreviewRequest<'a>,
     change: &'a Change,
     before: Option<&'a StateBefore>,
     result: &'a RawValue,
-    context: &'a CallContext,
 ) -> Option<BoxFuture<'a, Verification>> {
+    let PreviewRequest { provider, tool, arguments, context, .. } = request;
     if provider.is_module() {
-        let present = provider.read_back(&change.tool, &change.arguments, result, context)?;
+        let present = provider.read_back(tool, arguments, result, context)?;
         return Some(Box::pin(async move {
             match present.await {
                 Ok(values) => compare_fields(&change.diff, &values),
@@ -49,23 +46,23 @@ pub fn read_back<'a>(
             }
         }));
     }
-    let recipe = recipe_of_preview(provider.recipe(&change.tool)?, before)?;
+    let recipe = recipe_of_preview(provider.recipe(tool)?, before)?;
     if let Some(recipe) = &recipe.sql {
         let statements = &before?.statements;
         return statements.iter().any(sql::is_verifiable).then(|| -> BoxFuture<'a, Verification> {
             Box::pin(async move {
-                let runner = RecipeRunner::new(directory, provider, context);
+                let runner = RecipeRunner::new(request);
                 let verified = sql::verify_statements(&runner, recipe, statements, change);
                 finish_in_time(verified).await.unwrap_or_else(|fault| Verification::unreadable(fault.reason))
             })
         });
     }
-    if change.preview.kind == PreviewKind::DryRun && is_dry_run(recipe, change.arguments.get()) {
+    if change.preview.kind == PreviewKind::DryRun && is_dry_run(recipe, arguments.get()) {
         return None;
     }
     let expectation = Expectation::from_recipe(recipe, before)?;
     Some(Box::pin(async move {
-        let runner = RecipeRunner::new(directory, provider, context);
+        let runner = RecipeRunner::new(request);
         let compared = finish_in_time(expectation.compare(&runner, change, result)).await;
         compared.map_or_else(|fault| Verification::unreadable(fault.reason), Verification::from_diff)
     }))
@@ -126,8 +123,7 @@ impl<'a> Expectation<'a> {
 
     /// Reads the target, and returns the differences from what was expected.
     async fn compare(&self, runner: &RecipeRunner<'_>, change: &Change, result: &RawValue) -> Result<Diff, Fault> {
-        let text = change.arguments.get().to_owned();
-        let arguments = run_blocking(move || expressions::parse_arguments(&text)).await?;
+        let arguments = runner.parse_arguments().await?;
         let result = if self.read.uses("result") || self.after.is_some_and(|after| after.uses("result")) {
             let text = result.get().to_owned();
             run_blocking(move || expressions::parse_variable("result", &text)).await?

@@ -43,7 +43,10 @@ use crate::{
 };
 use countersign_domain::changes::{Change, ChangeState, machine::ChangeEvent};
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_provider::{CallContext, previews::verification::read_back};
+use countersign_provider::{
+    CallContext,
+    previews::{PreviewRequest, verification::read_back},
+};
 use countersign_runtime::crash::crash_point;
 use countersign_store::StoreError;
 
@@ -242,7 +245,14 @@ async fn attempt(
     let mut reading = None;
     if let ChangeEvent::Succeed { result, reads_back } = &mut event {
         answer = Arc::clone(result);
-        let start_read = || read_back(&*core.directory, &provider, &latest, before.as_ref(), &answer, &context);
+        let request = PreviewRequest {
+            directory: &*core.directory,
+            provider: &provider,
+            tool: &latest.tool,
+            arguments: &latest.arguments,
+            context: &context,
+        };
+        let start_read = || read_back(request, &latest, before.as_ref(), &answer);
         // The outcome is recorded whatever happens here.
         reading = std::panic::catch_unwind(AssertUnwindSafe(start_read)).unwrap_or_default();
         *reads_back = reading.is_some();

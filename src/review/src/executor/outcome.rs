@@ -13,7 +13,10 @@ use crate::{
     shutdown::pause,
     truncation::{MAX_FAULT_CHARS, to_fault},
 };
-use countersign_domain::changes::{Change, ChangeFault, ChangeState, Claimant, machine::ChangeEvent};
+use countersign_domain::{
+    changes::{Change, ChangeFault, ChangeState, Claimant, machine::ChangeEvent},
+    text::truncate,
+};
 use countersign_protocol::{ErrorKind, McpError, redact::redact};
 use countersign_provider::ToolResult;
 use countersign_store::StoreError;
@@ -75,7 +78,7 @@ fn first_text(result: &ToolResult) -> Option<String> {
     }
     let blocks: Vec<Block> = serde_json::from_str(result.content.get()).ok()?;
     let text = blocks.into_iter().find_map(|block| block.text)?;
-    Some(redact(&text).chars().take(MAX_FAULT_CHARS).collect())
+    Some(truncate(&redact(&text), MAX_FAULT_CHARS).to_owned())
 }
 
 /// Ends a change that this node has claimed and whose attempt panicked, so that somebody can settle it.

@@ -15,6 +15,7 @@ use crate::ChangeFilter;
 use countersign_domain::{
     changes::{Change, ChangeState},
     principal::Principal,
+    text::truncate,
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
@@ -32,7 +33,7 @@ pub(super) fn open_states() -> Vec<ChangeState> {
 }
 
 fn not_found(id: &str) -> McpError {
-    let short_id: String = id.chars().take(64).collect();
+    let short_id = truncate(id, 64);
     McpError::new(ErrorKind::ChangeNotFound, format!("There is no change `{short_id}` of yours; see list_changes."))
         .with("changeId", short_id)
 }

@@ -9,7 +9,7 @@ use super::*;
 use countersign_config::{UpstreamConfig, UpstreamTarget};
 use countersign_domain::principal::{Principal, Role};
 use countersign_protocol::Revision;
-use countersign_upstream::{Catalog, testing};
+use countersign_upstream::{Catalog, Upstream, testing};
 
 fn upstream() -> Arc<Upstream> {
     let target = UpstreamTarget::Command { command: "x".into(), args: vec![], env: BTreeMap::default(), cwd: None };
@@ -84,11 +84,11 @@ fn filter(uris: &[&str]) -> ListenFilter {
     ListenFilter { uris: uris.iter().map(|uri| (*uri).to_owned()).collect(), ..ListenFilter::default() }
 }
 
-fn source_at(upstream: &Arc<Upstream>) -> impl Fn(&str) -> Option<WatchSource> {
+fn source_at(upstream: &Arc<Upstream>) -> impl Fn(&str) -> Option<UpstreamResource> {
     let upstream = upstream.clone();
     move |uri| {
         let own = upstream.names.upstream_uri(uri)?.to_owned();
-        Some(WatchSource { upstream: upstream.clone(), own_uri: own })
+        Some(UpstreamResource { upstream: upstream.clone(), own_uri: own })
     }
 }
 
@@ -106,11 +106,13 @@ fn upstream_watches_resource_until_last_unsubscribe() {
         let ready = subscribers.subscribe(&subscriber, "fs+a:b".into(), source_at(&upstream));
         assert!(ready.is_some(), "each subscriber waits for the answer of the server");
     }
-    let (key, ready) = subscribers.listen(
-        id(1),
-        agent("local-agent"),
-        filter(&["fs+a:b", "fs+a:c", "tracker://x"]),
-        RecordingSink::default().sink(),
+    let (key, ready) = subscribers.add_listener(
+        Listener::new(
+            id(1),
+            agent("local-agent"),
+            filter(&["fs+a:b", "fs+a:c", "tracker://x"]),
+            RecordingSink::default().sink(),
+        ),
         source_at(&upstream),
     );
     let awaited_uris: HashSet<_> = ready.iter().map(|(uri, _)| uri.as_str()).collect();
@@ -134,11 +136,8 @@ fn updates_reach_only_matching_subscribers() {
     subscribers.subscribe(&(one.clone() as Arc<dyn Subscriber>), "fs+a:/b".into(), source_at(&upstream));
     subscribers.subscribe(&(two.clone() as Arc<dyn Subscriber>), "fs+a:/c".into(), source_at(&upstream));
     let recorder = RecordingSink::default();
-    let (key, _) = subscribers.listen(
-        id(7),
-        agent("local-agent"),
-        filter(&["fs+a:/b", "tracker://x"]),
-        recorder.sink(),
+    let (key, _) = subscribers.add_listener(
+        Listener::new(id(7), agent("local-agent"), filter(&["fs+a:/b", "tracker://x"]), recorder.sink()),
         source_at(&upstream),
     );
     subscribers.notify_updated("fs+a:/b", None, None);
@@ -165,8 +164,10 @@ fn refused_resource_is_not_acknowledged() {
     let upstream = upstream();
     let mut subscribers = Subscribers::default();
     let recorder = RecordingSink::default();
-    let (key, _) =
-        subscribers.listen(id(1), agent("local-agent"), filter(&["fs+a:b"]), recorder.sink(), source_at(&upstream));
+    let (key, _) = subscribers.add_listener(
+        Listener::new(id(1), agent("local-agent"), filter(&["fs+a:b"]), recorder.sink()),
+        source_at(&upstream),
+    );
     subscribers.acknowledge(key, &["fs+a:b".to_owned()]);
     assert_eq!(recorder.0.lock()[0]["params"]["notifications"], serde_json::json!({}));
     assert!(testing::watched_uris(&upstream).is_empty());
@@ -181,18 +182,20 @@ fn list_changes_reach_only_matching_listeners() {
         (RecordingSink::default(), RecordingSink::default(), Arc::new(|_: Bytes| false) as ListenSink);
     let other = RecordingSink::default();
     let none = |_: &str| None;
-    let (a, _) = subscribers.listen(
-        id(1),
-        agent("local-agent"),
-        ListenFilter { tools_list_changed: true, ..ListenFilter::default() },
-        tools.sink(),
+    let (a, _) = subscribers.add_listener(
+        Listener::new(
+            id(1),
+            agent("local-agent"),
+            ListenFilter { tools_list_changed: true, ..ListenFilter::default() },
+            tools.sink(),
+        ),
         none,
     );
     let both = ListenFilter { prompts_list_changed: true, resources_list_changed: true, ..ListenFilter::default() };
     let all = ListenFilter { tools_list_changed: true, ..both.clone() };
-    let (b, _) = subscribers.listen(id(2), agent("local-agent"), both.clone(), rest.sink(), none);
-    let (c, _) = subscribers.listen(id(3), agent("local-agent"), both, closed, none);
-    let (d, _) = subscribers.listen(id(4), agent("bob"), all, other.sink(), none);
+    let (b, _) = subscribers.add_listener(Listener::new(id(2), agent("local-agent"), both.clone(), rest.sink()), none);
+    let (c, _) = subscribers.add_listener(Listener::new(id(3), agent("local-agent"), both, closed), none);
+    let (d, _) = subscribers.add_listener(Listener::new(id(4), agent("bob"), all, other.sink()), none);
     for key in [a, b, c, d] {
         subscribers.acknowledge(key, &[]);
     }
@@ -234,11 +237,8 @@ async fn private_updates_reach_only_the_audience() {
         subscribers.subscribe(&(own.clone() as Arc<dyn Subscriber>), uri.into(), |_| None);
     }
     for (n, requester, recorder) in [(1, agent("bob"), &mine), (2, agent("mallory"), &theirs), (3, viewer, &viewers)] {
-        let (key, _) = subscribers.listen(
-            id(n),
-            requester,
-            filter(&["change://a", "countersign://changes"]),
-            recorder.sink(),
+        let (key, _) = subscribers.add_listener(
+            Listener::new(id(n), requester, filter(&["change://a", "countersign://changes"]), recorder.sink()),
             |_| None,
         );
         subscribers.acknowledge(key, &[]);
@@ -262,7 +262,8 @@ fn policy_is_asked_once_per_requester_of_an_update() {
         subscribers.subscribe(&(session.clone() as Arc<dyn Subscriber>), uri.into(), source_at(&upstream));
     }
     let recorder = RecordingSink::default();
-    let (key, _) = subscribers.listen(id(1), agent("bob"), filter(&["fs+a:/"]), recorder.sink(), source_at(&upstream));
+    let (key, _) = subscribers
+        .add_listener(Listener::new(id(1), agent("bob"), filter(&["fs+a:/"]), recorder.sink()), source_at(&upstream));
     subscribers.acknowledge(key, &[]);
     let asked = RefCell::new(Vec::new());
     let may_read = |requester: &Requester<'_>| {

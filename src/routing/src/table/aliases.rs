@@ -7,8 +7,9 @@ use regex::Regex;
 use super::{RouteError, RouteTable, ToolRoute};
 use countersign_config::RoutesConfig;
 
-/// Maximum number, and maximum length, of aliases whose resolution is cached.
+/// Maximum number of aliases whose resolution is cached.
 const MAX_CACHED_ALIASES: usize = 4096;
+/// Maximum length in bytes of an alias whose resolution is cached.
 const MAX_CACHED_ALIAS_LEN: usize = 256;
 
 /// A configured regular expression that rewrites matching names, using its captures.

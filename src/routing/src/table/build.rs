@@ -15,7 +15,7 @@ use super::{
     resources::Resources,
     ruling::{self, RuledCalls, RuledTool},
     server_instructions::ServerInstructions,
-    unreached_upstreams::UnreachedUpstreams,
+    unreached_upstreams::{NameKind, UnreachedUpstreams},
 };
 use countersign_domain::policy::{OperationStatus, Policy, ToolOperation, pins::AcceptedReads};
 use countersign_protocol::{Era, Revision, param_headers::annotated_params};
@@ -72,7 +72,7 @@ impl RouteTable {
         let reserved = ReservedNames::new(providers, aliases, &unreached);
         for (index, provider) in providers.iter().enumerate() {
             let mut tools_of_provider = provider.as_provider().tools();
-            tools_of_provider.retain(|def| is_name_allowed(&reserved, provider, (&def.name, true), &mut warnings));
+            tools_of_provider.retain(|def| reserved.allows(provider, NameKind::Tool, &def.name, &mut warnings));
             ruling::pin_first_seen(policy, provider, &tools_of_provider);
             for def in tools_of_provider {
                 let Some(route) = build_tool_route(inputs, provider, def, &mut warnings)? else {
@@ -85,7 +85,7 @@ impl RouteTable {
                 }
             }
             for def in provider.as_provider().prompts() {
-                if !is_name_allowed(&reserved, provider, (&def.name, false), &mut warnings) {
+                if !reserved.allows(provider, NameKind::Prompt, &def.name, &mut warnings) {
                     continue;
                 }
                 let name = def.name.clone();
@@ -134,18 +134,6 @@ impl RouteTable {
         self.templates().iter().for_each(|route| route.list_entry(Revision::MODERN).hash(&mut resources));
         ListFingerprints { tools: tools.finish(), prompts: prompts.finish(), resources: resources.finish() }
     }
-}
-
-/// Returns `false` and adds a warning if the provider may not offer a tool (or prompt) of that name.
-fn is_name_allowed(
-    reserved: &ReservedNames<'_>,
-    provider: &RouteTarget,
-    (name, is_tool): (&str, bool),
-    warnings: &mut Warnings,
-) -> bool {
-    let Some(refusal) = reserved.refusal(provider, name, is_tool) else { return true };
-    warnings.add(provider.name(), refusal);
-    false
 }
 
 fn collect_forwarded_headers(providers: &[RouteTarget]) -> Vec<String> {

@@ -31,7 +31,7 @@ use self::{
     name_conflicts::{ResolvedNames, Warnings},
     operations::OperationRoutes,
     personal_lists::PersonalLists,
-    resources::Resources,
+    resources::{Resources, UpstreamResource},
     server_instructions::ServerInstructions,
     unreached_upstreams::UnreachedUpstreams,
 };
@@ -114,7 +114,7 @@ impl RouteTarget {
 pub struct ToolRoute {
     /// The name that clients use.
     pub name: String,
-    /// The route is for one operation of a tool, and its name is `tool/operation`. No client calls it by that name.
+    /// `true` if the route is for one operation of a tool, with the name `tool/operation`. No client calls it by that name.
     pub is_operation: bool,
     pub provider: RouteTarget,
     pub def: ToolDef,
@@ -123,7 +123,7 @@ pub struct ToolRoute {
     pub hash: String,
     /// The reviewers' decision about this definition.
     pub definition_status: DefinitionStatus,
-    /// The statement of the server's list of known reads about this definition.
+    /// The entry of this definition in the list of the server's known reads.
     pub known_tool: Option<KnownTool>,
     is_read_only: bool,
     /// The policy's ruling on calls.
@@ -144,7 +144,7 @@ pub struct ToolRoute {
 }
 
 impl ToolRoute {
-    /// Creates a route with the policy's ruling and without everything that only some tools have.
+    /// Creates a route with the policy's ruling. It has no operations, reads or headers yet, which only some tools have.
     fn new(provider: &RouteTarget, def: ToolDef, hash: String, (facts, ruling): (ToolFacts, Ruling)) -> Self {
         Self {
             name: def.name.clone(),
@@ -184,7 +184,7 @@ impl ToolRoute {
         self.is_in(&mut PersonalLists::new(principal))
     }
 
-    /// See [`Self::is_visible_to`]; for several tools, `lists` looks up the lists of each server once.
+    /// Returns `true` if the tool is visible to the principal of these lists, which look up those of each server once.
     fn is_in(&self, lists: &mut PersonalLists<'_>) -> bool {
         let operations = || self.operations.as_ref().is_some_and(|all| all.are_listed_to(lists.principal));
         (self.ruling.is_listed_to(lists.principal) || operations()) && lists.has_tool(&self.provider, &self.name)
@@ -296,7 +296,7 @@ impl RouteTable {
         if let Some(route) = self.tools.by_name.get(name) {
             return Some(self.first_available(route));
         }
-        // Failover does not apply to aliases: an alias names its provider, or must always lead to the same one.
+        // An alias has no failover: it names its provider, or must always lead to the same one.
         self.find_by_alias(name)
     }
 
@@ -315,7 +315,7 @@ impl RouteTable {
         let server = upstream.config.name.as_str();
         let hides_tools = !upstream.config.tools_allow.is_empty() || !upstream.config.tools_deny.is_empty();
         let may_block_tools = || {
-            // A tool that another server's tool of the same name hides counts too.
+            // This includes tools that are hidden by another server's tool of the same name.
             let all = self.tools().iter().chain(self.tools.alternatives.values().flatten());
             let mut tools = all.filter(|route| route.provider.name() == server);
             hides_tools || tools.any(|route| route.ruling.may_block(requester.principal))
@@ -418,6 +418,13 @@ impl RouteTable {
     /// Returns the provider that serves a URI or a URI template.
     pub fn provider_for_uri(&self, uri: &str) -> Option<RouteTarget> {
         self.resources.find(uri).cloned()
+    }
+
+    /// Returns a resource at the upstream that serves it, or `None` if no upstream serves the URI.
+    pub fn upstream_resource(&self, uri: &str) -> Option<UpstreamResource> {
+        let upstream = self.resources.find(uri)?.upstream()?;
+        let own_uri = upstream.names.upstream_uri(uri)?.to_owned();
+        Some(UpstreamResource { upstream: Arc::clone(upstream), own_uri })
     }
 
     /// Returns the instructions of the servers that this principal sees.

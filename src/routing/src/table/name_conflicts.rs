@@ -10,35 +10,43 @@ const MAX_WARNINGS: usize = 50;
 
 /// Warnings about the definitions of providers, by the provider's name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Warnings(HashMap<String, (Vec<String>, usize)>);
+pub struct Warnings(HashMap<String, ProviderWarnings>);
+
+/// Warnings about the definitions of one provider.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct ProviderWarnings {
+    texts: Vec<String>,
+    /// The number of warnings beyond [`MAX_WARNINGS`].
+    omitted: usize,
+}
 
 impl Warnings {
     pub fn add(&mut self, provider: &str, text: String) {
-        let (texts, more) = self.0.entry(provider.to_owned()).or_default();
-        if texts.len() < MAX_WARNINGS {
-            texts.push(text);
+        let warnings = self.0.entry(provider.to_owned()).or_default();
+        if warnings.texts.len() < MAX_WARNINGS {
+            warnings.texts.push(text);
         } else {
-            *more += 1;
+            warnings.omitted += 1;
         }
     }
 
     /// Returns the warnings of one provider. The last one may give the number of omitted warnings.
     pub fn for_provider(&self, provider: &str) -> Vec<String> {
-        let Some((texts, more)) = self.0.get(provider) else { return Vec::new() };
-        let rest = (*more > 0).then(|| format!("and {more} more"));
+        let Some(ProviderWarnings { texts, omitted }) = self.0.get(provider) else { return Vec::new() };
+        let rest = (*omitted > 0).then(|| format!("and {omitted} more"));
         texts.iter().cloned().chain(rest).collect()
     }
 
     /// Logs the warnings that the previous table did not have.
     pub fn log_new(&self, previous: &Self) {
-        for (provider, (texts, more)) in &self.0 {
-            let old_warnings = previous.0.get(provider);
-            let new = |text: &&String| old_warnings.is_none_or(|(old, _)| !old.contains(text));
-            for text in texts.iter().filter(new) {
+        for (provider, ProviderWarnings { texts, omitted }) in &self.0 {
+            let previous = previous.0.get(provider);
+            let is_new = |text: &&String| previous.is_none_or(|previous| !previous.texts.contains(text));
+            for text in texts.iter().filter(is_new) {
                 tracing::warn!(provider = %provider, "{text}");
             }
-            if *more > old_warnings.map_or(0, |(_, more)| *more) {
-                tracing::warn!(provider = %provider, "not logged: {} about its definitions", plural(*more, "more warning"));
+            if *omitted > previous.map_or(0, |previous| previous.omitted) {
+                tracing::warn!(provider = %provider, "not logged: {} about its definitions", plural(*omitted, "more warning"));
             }
         }
     }
@@ -46,11 +54,21 @@ impl Warnings {
 
 /// Names in the order in which providers offered them.
 pub struct NameClaims<T> {
-    item: &'static str,
-    /// Index of the provider, the name, and the item.
-    claims: Vec<(usize, String, Arc<T>)>,
+    /// Describes an item in errors.
+    item_kind: &'static str,
+    claims: Vec<NameClaim<T>>,
+    /// The index of the first claim to each name.
     first_claims: HashMap<String, usize>,
+    /// The indices of all claims to a name that several providers offer.
     contested: HashMap<String, Vec<usize>>,
+}
+
+/// A name that a provider offers.
+struct NameClaim<T> {
+    /// The index of the provider.
+    provider: usize,
+    name: String,
+    item: Arc<T>,
 }
 
 /// Names after all conflicts were resolved.
@@ -76,9 +94,9 @@ impl<T> Default for ResolvedNames<T> {
 }
 
 impl<T> NameClaims<T> {
-    /// Creates an empty collection. `item` describes an item in errors, such as `a tool`.
-    pub fn new(item: &'static str) -> Self {
-        Self { item, claims: Vec::new(), first_claims: HashMap::new(), contested: HashMap::new() }
+    /// Creates an empty collection. `item_kind` describes an item in errors, such as `a tool`.
+    pub fn new(item_kind: &'static str) -> Self {
+        Self { item_kind, claims: Vec::new(), first_claims: HashMap::new(), contested: HashMap::new() }
     }
 
     /// Adds a name that a provider offers. Returns `false` if the same provider offered it before.
@@ -86,14 +104,14 @@ impl<T> NameClaims<T> {
         let index = self.claims.len();
         if let Some(&first_claim) = self.first_claims.get(&name) {
             let contested = self.contested.entry(name.clone()).or_insert_with(|| vec![first_claim]);
-            if contested.iter().any(|&other| self.claims[other].0 == provider) {
+            if contested.iter().any(|&other| self.claims[other].provider == provider) {
                 return false;
             }
             contested.push(index);
         } else {
             self.first_claims.insert(name.clone(), index);
         }
-        self.claims.push((provider, name, item));
+        self.claims.push(NameClaim { provider, name, item });
         true
     }
 
@@ -111,7 +129,7 @@ impl<T> NameClaims<T> {
     ) -> Result<ResolvedNames<T>, RouteError> {
         let mut is_lost = vec![false; self.claims.len()];
         let (mut alternatives, mut losers) = (HashMap::new(), HashMap::new());
-        let provider = |index: usize| inputs.providers[self.claims[index].0].name();
+        let provider = |index: usize| inputs.providers[self.claims[index].provider].name();
         let contested = std::mem::take(&mut self.contested);
         // The conflicts are sorted, so that errors and logs are reproducible.
         let mut contested: Vec<_> = contested.into_iter().filter(|(_, indices)| indices.len() > 1).collect();
@@ -119,13 +137,13 @@ impl<T> NameClaims<T> {
         for (name, mut indices) in contested {
             if indices.iter().all(|&index| inputs.aliases.rank(provider(index)).is_some()) {
                 indices.sort_by_key(|&index| inputs.aliases.rank(provider(index)));
-                let rest = indices[1..].iter().map(|&index| self.claims[index].2.clone()).collect();
+                let rest = indices[1..].iter().map(|&index| self.claims[index].item.clone()).collect();
                 alternatives.insert(name.clone(), rest);
             } else {
                 if let Some(holder) = current_holder(&name) {
                     indices.sort_by_key(|&index| provider(index) != holder);
                 }
-                let (item, keeper) = (self.item, provider(indices[0]));
+                let (item, keeper) = (self.item_kind, provider(indices[0]));
                 let old_losers = previous.and_then(|names| names.losers.get(&name));
                 let new_losers: Vec<String> = indices[1..].iter().map(|&index| provider(index).to_owned()).collect();
                 let is_new = |loser: &&String| old_losers.is_none_or(|old| !old.contains(loser));
@@ -147,7 +165,7 @@ impl<T> NameClaims<T> {
         }
         let mut resolved = ResolvedNames { alternatives, losers, ..ResolvedNames::default() };
         resolved.by_name.reserve(self.claims.len());
-        for ((_, name, item), is_lost) in self.claims.into_iter().zip(is_lost) {
+        for (NameClaim { name, item, .. }, is_lost) in self.claims.into_iter().zip(is_lost) {
             if !is_lost {
                 resolved.by_name.insert(name, item.clone());
                 resolved.order.push(item);

@@ -8,7 +8,12 @@
 
 use std::collections::HashSet;
 
-use super::{RouteTarget, aliases::Aliases, unreached_upstreams::UnreachedUpstreams};
+use super::{
+    RouteTarget,
+    aliases::Aliases,
+    name_conflicts::Warnings,
+    unreached_upstreams::{NameKind, UnreachedUpstreams},
+};
 use countersign_domain::BUILT_IN_PROVIDERS;
 
 /// The reserved names of one table.
@@ -19,8 +24,8 @@ pub struct ReservedNames<'a> {
     unreached: &'a UnreachedUpstreams,
     /// Prefixes of names and the providers that own them, longest first.
     prefixes: Vec<(String, &'a str)>,
-    /// Names that modules offer: tools, then prompts.
-    module_names: [HashSet<String>; 2],
+    module_tools: HashSet<String>,
+    module_prompts: HashSet<String>,
 }
 
 impl<'a> ReservedNames<'a> {
@@ -38,32 +43,41 @@ impl<'a> ReservedNames<'a> {
         }
         prefixes.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
         let modules = || providers.iter().filter(|provider| provider.is_module()).map(RouteTarget::as_provider);
-        let module_names = [
-            modules().flat_map(|module| module.tools()).map(|def| def.name).collect(),
-            modules().flat_map(|module| module.prompts()).map(|def| def.name).collect(),
-        ];
-        Self { providers, aliases, unreached, prefixes, module_names }
+        let module_tools = modules().flat_map(|module| module.tools()).map(|def| def.name).collect();
+        let module_prompts = modules().flat_map(|module| module.prompts()).map(|def| def.name).collect();
+        Self { providers, aliases, unreached, prefixes, module_tools, module_prompts }
     }
 
-    /// Returns a warning if the provider may not offer the name. `is_tool` distinguishes tools from prompts.
-    pub fn refusal(&self, provider: &RouteTarget, name: &str, is_tool: bool) -> Option<String> {
+    /// Returns `true` if the provider may offer the name. Adds a warning otherwise.
+    pub fn allows(&self, provider: &RouteTarget, kind: NameKind, name: &str, warnings: &mut Warnings) -> bool {
+        let refusal = self.refusal(provider, kind, name);
+        let is_allowed = refusal.is_none();
+        refusal.into_iter().for_each(|warning| warnings.add(provider.name(), warning));
+        is_allowed
+    }
+
+    /// Returns the reason why the provider may not offer the name, as a warning.
+    fn refusal(&self, provider: &RouteTarget, kind: NameKind, name: &str) -> Option<String> {
         if provider.is_module() {
             return None;
         }
         let candidate = provider.name();
-        let kind = if is_tool { "tool" } else { "prompt" };
+        let (item, module_names) = match kind {
+            NameKind::Tool => ("tool", &self.module_tools),
+            NameKind::Prompt => ("prompt", &self.module_prompts),
+        };
         if let Some((prefix, owner)) = self.prefixes.iter().find(|(prefix, _)| name.starts_with(prefix.as_str())) {
             let mut same_prefix = self.prefixes.iter().filter(|(other, _)| other == prefix);
             if !same_prefix.any(|(_, owner)| *owner == candidate) && !self.are_ranked(owner, candidate) {
                 return Some(format!(
-                    "the {kind} {name:?} is left out: names that begin with {prefix:?} are reserved for {owner}"
+                    "the {item} {name:?} is left out: names that begin with {prefix:?} are reserved for {owner}"
                 ));
             }
         }
-        if self.module_names[usize::from(!is_tool)].contains(name) && self.aliases.rank(candidate).is_none() {
-            return Some(format!("the {kind} {name:?} is left out: the gateway itself has one of that name"));
+        if module_names.contains(name) && self.aliases.rank(candidate).is_none() {
+            return Some(format!("the {item} {name:?} is left out: the gateway itself has one of that name"));
         }
-        if !is_tool || self.unreached.servers.is_empty() {
+        if kind == NameKind::Prompt || self.unreached.servers.is_empty() {
             return None;
         }
         let has_tool_pinned = |server: &str| self.unreached.has_pinned_tool(server, name);
@@ -74,7 +88,7 @@ impl<'a> ReservedNames<'a> {
             let takes_precedence = !has_tool_pinned(candidate) || config_index(other) < config_index(candidate);
             *other != candidate && has_tool_pinned(other) && takes_precedence && !self.are_ranked(other, candidate)
         })?;
-        Some(format!("the {kind} {name:?} is left out: {first} offered it before, and was not reached yet"))
+        Some(format!("the {item} {name:?} is left out: {first} offered it before, and was not reached yet"))
     }
 
     fn are_ranked(&self, first: &str, second: &str) -> bool {

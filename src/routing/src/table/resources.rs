@@ -25,6 +25,14 @@ pub struct Resources {
     pub(super) templates: ResolvedNames<TemplateRoute>,
 }
 
+/// A resource at the upstream that serves it.
+#[derive(Clone)]
+pub struct UpstreamResource {
+    pub upstream: Arc<Upstream>,
+    /// The resource's URI at the upstream.
+    pub own_uri: String,
+}
+
 /// An upstream without a prefix, whose URIs are used unmodified.
 struct UnprefixedUpstream {
     provider: RouteTarget,
@@ -64,14 +72,7 @@ impl Resources {
             }
         }
         for (index, provider) in inputs.providers.iter().enumerate() {
-            let Some(upstream) = provider.upstream() else {
-                for def in provider.as_provider().resource_templates() {
-                    let name = def.uri_template.clone();
-                    templates.add(index, name, Arc::new(TemplateRoute::new(provider.clone(), def)));
-                }
-                continue;
-            };
-            routes.add(index, provider, upstream, (&mut listed, &mut templates), warnings);
+            routes.add(index, provider, (&mut listed, &mut templates), warnings);
         }
         let previous_listed = previous.map(|table| &table.resources.resources);
         let current_holder = |uri: &str| Some(previous_listed?.by_name.get(uri)?.provider.name().to_owned());
@@ -82,30 +83,35 @@ impl Resources {
         Ok(routes)
     }
 
+    /// Adds the resources of an upstream, and the templates of any provider. Modules are asked for their resources on each
+    /// request.
     fn add(
         &mut self,
         index: usize,
         provider: &RouteTarget,
-        upstream: &Arc<Upstream>,
         (listed, templates): (&mut NameClaims<ResourceRoute>, &mut NameClaims<TemplateRoute>),
         warnings: &mut Warnings,
     ) {
-        let names = &upstream.names;
-        let catalog = upstream.catalog();
-        let mut unprefixed = names.is_identity().then(|| UnprefixedUpstream {
-            provider: provider.clone(),
-            has_resources: has_resources(upstream),
-            templates: Vec::new(),
-            schemes: HashSet::new(),
-        });
+        let upstream = provider.upstream();
+        let mut unprefixed =
+            upstream.filter(|upstream| upstream.names.is_identity()).map(|upstream| UnprefixedUpstream {
+                provider: provider.clone(),
+                has_resources: has_resources(upstream),
+                templates: Vec::new(),
+                schemes: HashSet::new(),
+            });
+        let is_unprefixed = unprefixed.is_some();
         // A URI with another provider's prefix can never be reached, even if that provider is absent.
         let conflict_warning = |uri: &str, item: &'static str| {
-            let other = self.prefix_owner(uri).filter(|_| names.is_identity())?;
+            let other = self.prefix_owner(uri).filter(|_| is_unprefixed)?;
             Some(format!("{item} {uri:?} is left out: such URIs are reserved for {}", other.name()))
         };
-        for raw in &catalog.resources {
-            // A malformed resource was already reported by the upstream's catalog.
-            let Ok(def) = names.parse_resource(raw) else { continue };
+        let catalog = upstream.map(|upstream| (upstream.catalog(), &upstream.names));
+        // A malformed resource was already reported by the upstream's catalog.
+        let definitions = catalog.iter().flat_map(|(catalog, names)| {
+            catalog.resources.iter().filter_map(move |raw| names.parse_resource(raw).ok())
+        });
+        for def in definitions {
             if let Some(warning) = conflict_warning(&def.uri, "a resource") {
                 warnings.add(provider.name(), warning);
                 continue;

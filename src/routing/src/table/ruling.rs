@@ -69,7 +69,7 @@ pub(super) struct RuledTool<'a> {
 }
 
 impl RuledTool<'_> {
-    /// Returns what the list of the server's known reads says about the tool or one of its operations, if it names it.
+    /// Returns the entry of the tool, or of one of its operations, in the list of the server's known reads.
     pub fn known_tool(&self, operation: Option<&str>) -> Option<KnownTool> {
         let provider = self.provider.as_provider();
         let raw = self.def.raw.as_ref()?.get();

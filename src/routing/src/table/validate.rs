@@ -5,7 +5,7 @@ use jsonschema::{Draft, ValidationError, error::ValidationErrorKind as Kind};
 use serde_json::{Value, json, value::RawValue};
 
 use super::ToolRoute;
-use countersign_domain::text::shorten;
+use countersign_domain::text::{shorten, truncate};
 use countersign_protocol::{ErrorKind, McpError, redact::redact, suggest};
 use countersign_provider::{
     ToolDef,
@@ -15,19 +15,19 @@ use countersign_provider::{
 
 /// Maximum number of failures reported.
 const MAX_FAULTS: usize = 10;
-/// Maximum number of characters of a message from the validator, which quotes its input of up to megabytes, and of a list of allowed
-/// values.
+/// Maximum number of characters of a message from the validator, which quotes its input of up to megabytes.
 const MAX_MESSAGE_CHARS: usize = 300;
+/// Maximum number of characters of a list of allowed values.
 const MAX_CHOICES_CHARS: usize = 8000;
 
 /// Compiles the input schema of a tool; `None` if checking it could take too long ([`ToolRoute::compiled_schema`]).
 pub(super) fn compile_schema(def: &ToolDef) -> Result<Option<CompiledSchema>, String> {
-    let unchecked = || {
+    let skip_checks = || {
         tracing::warn!(tool = %def.name, "the input schema of the tool is too complex to check; only its server checks the arguments");
         Ok(None)
     };
     if def.raw.is_some() && !schema_cost::is_bounded(&def.input_schema) {
-        return unchecked();
+        return skip_checks();
     }
     // An upstream may declare another dialect; without a declaration, 2020-12 applies
     // (2025-11-25/basic/index#json-schema-usage).
@@ -36,8 +36,8 @@ pub(super) fn compile_schema(def: &ToolDef) -> Result<Option<CompiledSchema>, St
     match compile(PatternEngine::Linear) {
         Ok(schema) => Ok(Some(schema)),
         // Patterns with look-around or back-references are accepted as well.
-        Err(_) if def.raw.is_some() && compile(PatternEngine::Backtracking).is_ok() => unchecked(),
-        Err(error) => Err(redact(&error.to_string()).chars().take(500).collect()),
+        Err(_) if def.raw.is_some() && compile(PatternEngine::Backtracking).is_ok() => skip_checks(),
+        Err(error) => Err(truncate(&redact(&error.to_string()), 500).to_owned()),
     }
 }
 

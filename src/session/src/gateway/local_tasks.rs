@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::gateway::long_requests::LongRequests;
 use countersign_bridge::{
     result::is_error_result,
-    task_shape::{self, Times},
+    task_json::{self, TaskTimes},
 };
 use countersign_exchange::{
     context::Exchange,
@@ -46,7 +46,7 @@ pub enum LocalTaskState {
 /// The state of a task and its times.
 struct TaskProgress {
     state: LocalTaskState,
-    times: Times,
+    times: TaskTimes,
     /// The time at which the task came into this state.
     entered_at: Instant,
 }
@@ -116,7 +116,7 @@ impl LocalTasks {
             principal: principal.to_owned(),
             progress: watch::Sender::new(TaskProgress {
                 state: LocalTaskState::Working,
-                times: Times::now(),
+                times: TaskTimes::now(),
                 entered_at: Instant::now(),
             }),
             cancel,
@@ -147,8 +147,7 @@ impl LocalTasks {
 }
 
 impl LocalTask {
-    /// Keeps the result and returns the final state of the task, which is a failure if the principal has no memory to
-    /// keep the result.
+    /// Keeps the result, and returns the final state of the task: a failure if the principal has no memory for the result.
     pub fn keep_result(&self, result: String) -> LocalTaskState {
         let mut share = self.share.lock();
         share.shrink_to(TASK_BYTES);
@@ -165,7 +164,7 @@ impl LocalTask {
             let was_working = progress.is_working();
             if was_working {
                 progress.state = final_state;
-                progress.times.updated = Times::now().updated;
+                progress.times.updated = TaskTimes::now().updated;
                 progress.entered_at = Instant::now();
             }
             was_working
@@ -188,7 +187,7 @@ impl LocalTask {
 
     /// Describes the task as `tasks/get` shows it.
     pub fn describe(&self) -> String {
-        task_shape::local_task(&self.id, self.status(), &self.progress.borrow().times)
+        task_json::local_task(&self.id, self.status(), &self.progress.borrow().times)
     }
 
     /// Answers `tasks/get`, `tasks/result` and `tasks/cancel`.
@@ -204,7 +203,7 @@ impl LocalTask {
         match method {
             Method::TasksGet => Ok(Reply::new(self.describe())),
             Method::TasksResult => self.await_result(exchange, long_requests).await,
-            // `tasks/cancel`: clients of 2025-11-25 have no other method about one task.
+            // The only other method about one task that clients of 2025-11-25 have is `tasks/cancel`.
             _ => {
                 if self.status().is_terminal() {
                     return Err(McpError::new(ErrorKind::InvalidParams, "the task has ended already"));
@@ -219,16 +218,16 @@ impl LocalTask {
     async fn await_result(&self, exchange: &Exchange, long_requests: &LongRequests) -> Result<Reply, McpError> {
         let mut progress = self.progress.subscribe();
         let outcome = {
-            let _slot = long_requests.admit(&exchange.identity.principal)?;
+            let _slot = long_requests.slots.take(&exchange.identity.principal.name)?;
             let end = progress.wait_for(|progress| !progress.is_working());
             tokio::select! {
                 end_result = end => end_result.map(|progress| progress.state.clone()).unwrap_or(LocalTaskState::Cancelled),
-                revoked = long_requests.wait_until_revoked(&exchange.identity) => return Err(revoked),
+                error = long_requests.authenticator.wait_until_invalid(&exchange.identity) => return Err(error),
             }
         };
         match outcome {
             LocalTaskState::Done(result) => {
-                let json = task_shape::with_related_task(&result, &self.id);
+                let json = task_json::with_related_task(&result, &self.id);
                 Ok(Reply::verbatim(json).with_failure(is_error_result(&result).then_some(ErrorKind::ToolExecution)))
             }
             LocalTaskState::Failed(error) => Err(error),

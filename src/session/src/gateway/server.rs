@@ -45,7 +45,7 @@ pub struct Routing {
     pub started_at: Instant,
 }
 
-/// The parts with which handlers propose calls for review and follow their changes.
+/// The parts with which handlers propose changes and follow them.
 pub struct Reviews {
     pub changes: Changes,
     /// The providers that make the previews of changes.

@@ -13,9 +13,12 @@ use super::{
     tool_call::ToolCallScope,
 };
 use crate::owned_messages::OwnedRequest;
-use countersign_bridge::{URL_ELICITATION_REQUIRED, result::input_required_result, tasks};
+use countersign_bridge::{
+    URL_ELICITATION_REQUIRED,
+    result::{InputRequest, input_required_result},
+    tasks,
+};
 use countersign_config::AccountKind;
-use countersign_domain::questions::ELICITATION;
 use countersign_exchange::{
     context::Exchange,
     reply::{Reply, SERVER_META},
@@ -77,9 +80,9 @@ pub(super) async fn answer_connect_tool(exchange: &Exchange, upstream: &Arc<Upst
     Ok(Reply::new(ToolResult::text(&text, None).to_json(exchange.revision(), false)))
 }
 
-/// Waits for the connection if the client has accepted to open the page. `answer` is the client's answer as JSON. Returns the
-/// request without that answer.
-pub(super) async fn await_connection(
+/// Takes the client's answer out of a request, and waits for the connection if the client has accepted to open the page.
+/// `answer` is that answer as JSON.
+pub(super) async fn take_page_answer(
     scope: ToolCallScope<'_>,
     request: &Request<'_>,
     answer: &str,
@@ -110,13 +113,13 @@ async fn hold_until_connected(scope: ToolCallScope<'_>, upstream: Arc<Upstream>)
     let now = Timestamp::now();
     let since = now.saturating_sub(MAX_CONNECTION_WAIT).unwrap_or(now);
     // Without a free slot the call does not wait.
-    let Ok(_slot) = runner.long_requests.admit(&exchange.identity.principal) else { return Ok(()) };
+    let Ok(_slot) = runner.long_requests.slots.take(&exchange.identity.principal.name) else { return Ok(()) };
     tokio::select! {
         biased;
         () = wait_for_connection(exchange, &upstream, since) => Ok(()),
         () = tokio::time::sleep(MAX_CONNECTION_WAIT) => Ok(()),
         () = runner.long_requests.shutdown.cancelled() => Ok(()),
-        revoked = runner.long_requests.wait_until_revoked(&exchange.identity) => Err(revoked),
+        error = runner.long_requests.authenticator.wait_until_invalid(&exchange.identity) => Err(error),
     }
 }
 
@@ -181,7 +184,7 @@ pub(super) async fn answer_refused_call(
         }
         if page_request == PageRequest::NotSent {
             let params = params.to_string();
-            let result = input_required_result([(INPUT_KEY, ELICITATION, Some(&*params))], None, SERVER_META);
+            let result = input_required_result([InputRequest::elicitation(INPUT_KEY, &params)], None, SERVER_META);
             return Ok(Reply { is_pending: true, ..Reply::verbatim(result) });
         }
     }

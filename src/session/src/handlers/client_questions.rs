@@ -8,7 +8,7 @@ use futures_util::{FutureExt as _, StreamExt as _, future::LocalBoxFuture, strea
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
-use countersign_bridge::result::input_required_result;
+use countersign_bridge::result::{InputRequest, input_required_result};
 use countersign_domain::{changes::digest::PartHasher, questions::adapt_params};
 use countersign_exchange::{
     ask::{AskError, ask},
@@ -76,7 +76,7 @@ impl<'a> ClientQuestions<'a> {
                 None
             }
             None => {
-                let request = (key.as_str(), question.method.as_str(), params.as_deref());
+                let request = InputRequest { key: &key, method: &question.method, params: params.as_deref() };
                 Some(input_required_result([request], None, SERVER_META))
             }
         }

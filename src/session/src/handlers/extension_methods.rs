@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use countersign_bridge::{self, Bridge, Call, RequestedItem};
-use countersign_domain::policy::Requester;
+use countersign_domain::{policy::Requester, text::truncate};
 use countersign_exchange::{context::Exchange, facts::ClientFacts, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError, Method,
@@ -32,8 +32,7 @@ pub fn find_upstream(
     method: &str,
 ) -> Result<Arc<Upstream>, McpError> {
     let refuse = |message: &'static str| {
-        let method: String = method.chars().take(128).collect();
-        Err(McpError::new(ErrorKind::MethodNotFound, message).with("method", method))
+        Err(McpError::new(ErrorKind::MethodNotFound, message).with("method", truncate(method, 128)))
     };
     let unknown = || refuse("no such method in this protocol revision");
     // Methods of other revisions are known methods, and `notifications/` never starts the name of a request.

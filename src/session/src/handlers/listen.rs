@@ -15,10 +15,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     ItemRequest,
-    resources::{reserve_memory, upstream_of_uri},
+    resources::reserve_memory,
     tasks::{TaskSources, listen as tasks},
 };
-use crate::{gateway::server::Routing, policy::admit};
+use crate::{gateway::server::Routing, policy::check_policy};
 use countersign_bridge::tasks::TaskListener;
 use countersign_domain::policy::Subject;
 use countersign_exchange::{
@@ -36,11 +36,10 @@ use countersign_protocol::{
 use countersign_routing::{
     RouteTarget,
     actor::{Acknowledge, Listen},
-    resources::can_subscribe,
-    subscribers::{ListenFilter, ListenSink},
+    resources::{UpstreamResource, can_subscribe},
+    subscribers::{ListenFilter, ListenSink, Listener},
 };
 use countersign_runtime::background;
-use countersign_upstream::Upstream;
 
 /// Keeps the request open until the client cancels it or stops reading, another stream takes its slot, or the gateway
 /// shuts down. An eviction or a shutdown ends it with a result, and a credential that is no longer valid ends it with
@@ -53,13 +52,13 @@ pub async fn listen(
     let ItemRequest { exchange, request, cancel, .. } = item;
     let params: params::ListenParams<'_> = params::parse(request.params)?;
     let Routing { routes, router, long_requests, .. } = item.finder.routing;
-    let (last_sent, evicted) = (Arc::new(AtomicU64::new(eviction::now())), CancellationToken::new());
+    let (last_sent, evicted) = (Arc::new(AtomicU64::new(eviction::monotonic_ms())), CancellationToken::new());
     let activity = {
         let last_sent = Arc::clone(&last_sent);
         move || Activity::Idle(last_sent.load(Ordering::Relaxed))
     };
-    let _slot =
-        long_requests.admit_stream(&exchange.identity.principal, EvictableStream::new(activity, evicted.clone()))?;
+    let stream = EvictableStream::new(activity, evicted.clone());
+    let _slot = long_requests.slots.take_evictable(&exchange.identity.principal.name, stream)?;
     let requested = params.notifications;
     let uris = find_subscriptions(item, requested.resource_subscriptions).await?;
     let _share = reserve_memory(memory, &exchange.identity.principal.name, uris.iter().map(String::as_str))?;
@@ -76,8 +75,8 @@ pub async fn listen(
     let sink = create_sink(exchange.related.clone(), last_sent, overflowed.clone());
     let cancel = cancel.token(&exchange.session.ended);
     let requester = exchange.facts.to_requester(Arc::clone(&exchange.identity.principal), exchange.transport);
-    let listening = Listen { id: request.id.clone(), requester, filter, sink: sink.clone() };
-    let (listener, resources) = router.send(listening).await.map_err(|_| McpError::shutting_down())?;
+    let listener = Listener::new(request.id.clone(), requester, filter, sink.clone());
+    let (listener, resources) = router.send(Listen(listener)).await.map_err(|_| McpError::shutting_down())?;
     let mut own_link_subscriptions = OwnLinkSubscriptions { exchange, subscribed: Vec::new() };
     let work = async {
         // The acknowledgement must wait: what the client does after it may already change a subscribed resource.
@@ -85,11 +84,11 @@ pub async fn listen(
         let refused = join_all(watched).await.into_iter().flatten().collect();
         // The Router chose the providers by its newest table, which may be newer than that of the request.
         let table = routes.load_full();
-        let upstream_uris: Vec<_> = uris.iter().filter_map(|uri| upstream_of_uri(&table, uri)).collect();
+        let upstream_resources: Vec<_> = uris.iter().filter_map(|uri| table.upstream_resource(uri)).collect();
         // This request may last for hours, and must not keep an old table in memory.
         drop(table);
-        for (upstream, uri) in upstream_uris {
-            own_link_subscriptions.subscribe(upstream, uri).await;
+        for resource in upstream_resources {
+            own_link_subscriptions.subscribe(resource).await;
         }
         router.send(Acknowledge { key: listener.key, refused }).await.map_err(|_| McpError::shutting_down())?;
         let listener = TaskListener { exchange, subscription: request.id.as_json(), sink: &*sink };
@@ -110,9 +109,9 @@ pub async fn listen(
         () = overflowed.cancelled() => {}
         () = evicted.cancelled() => send_cancellation("another stream of the same principal needs the slot"),
         ended = work => ended?,
-        revoked = long_requests.wait_until_revoked(&exchange.identity) => {
+        error = long_requests.authenticator.wait_until_invalid(&exchange.identity) => {
             send_cancellation("the credential is no longer valid");
-            return Err(revoked);
+            return Err(error);
         }
     }
     let meta = Some((keys::SUBSCRIPTION_ID, request.id.as_json().to_owned()));
@@ -133,13 +132,13 @@ async fn find_subscriptions(item: ItemRequest<'_>, requested: Vec<Cow<'_, str>>)
         let _ = finder.find_resource(uri).await;
     }
     let table = finder.table;
-    let is_admitted = |uri: &str| {
+    let is_allowed = |uri: &str| {
         let provider = table.provider_for_uri(uri);
         provider.is_some_and(|provider| {
-            can_subscribe(&provider) && admit(exchange, &table, &provider, Subject::Resource(uri)).is_ok()
+            can_subscribe(&provider) && check_policy(exchange, &table, &provider, Subject::Resource(uri)).is_ok()
         })
     };
-    let uris: HashSet<String> = requested.into_iter().filter(|uri| is_admitted(uri)).map(Cow::into_owned).collect();
+    let uris: HashSet<String> = requested.into_iter().filter(|uri| is_allowed(uri)).map(Cow::into_owned).collect();
     let max = limits.max_subscriptions;
     if uris.len() > max {
         return Err(McpError::new(ErrorKind::Overloaded, "too many subscriptions").with("limit", max as u64));
@@ -161,7 +160,7 @@ async fn find_subscriptions(item: ItemRequest<'_>, requested: Vec<Cow<'_, str>>)
 /// Creates the sink that sends notifications to the client, and cancels `overflowed` if the client does not read.
 fn create_sink(related: RelatedChannel, last_sent: Arc<AtomicU64>, overflowed: CancellationToken) -> ListenSink {
     Arc::new(move |message| {
-        last_sent.store(eviction::now(), Ordering::Relaxed);
+        last_sent.store(eviction::monotonic_ms(), Ordering::Relaxed);
         let is_sent = related.send(message);
         if !is_sent {
             overflowed.cancel();
@@ -173,15 +172,16 @@ fn create_sink(related: RelatedChannel, last_sent: Arc<AtomicU64>, overflowed: C
 /// Ends the subscriptions on the client's own links, however the request ends.
 struct OwnLinkSubscriptions<'a> {
     exchange: &'a Exchange,
-    subscribed: Vec<(Arc<Upstream>, String)>,
+    subscribed: Vec<UpstreamResource>,
 }
 
 impl OwnLinkSubscriptions<'_> {
     /// Subscribes to a resource. If the future is dropped, the subscription still ends with the others, because the
     /// server may have received it.
-    async fn subscribe(&mut self, upstream: Arc<Upstream>, uri: String) {
-        self.subscribed.push((Arc::clone(&upstream), uri.clone()));
-        countersign_bridge::subscribe_on_own_link(self.exchange, &upstream, &uri, "resources/subscribe").await;
+    async fn subscribe(&mut self, resource: UpstreamResource) {
+        self.subscribed.push(resource.clone());
+        let UpstreamResource { upstream, own_uri } = &resource;
+        countersign_bridge::subscribe_on_own_link(self.exchange, upstream, own_uri, "resources/subscribe").await;
     }
 }
 
@@ -192,8 +192,9 @@ impl Drop for OwnLinkSubscriptions<'_> {
             return;
         }
         background::spawn(async move {
-            for (upstream, uri) in subscribed {
-                countersign_bridge::subscribe_on_own_link(&exchange, &upstream, &uri, "resources/unsubscribe").await;
+            for UpstreamResource { upstream, own_uri } in subscribed {
+                countersign_bridge::subscribe_on_own_link(&exchange, &upstream, &own_uri, "resources/unsubscribe")
+                    .await;
             }
         });
     }

@@ -33,7 +33,7 @@ pub fn render_page<'a, T>(
     text: impl Fn(&'a T) -> &'a str,
     cursor: Option<&str>,
 ) -> Result<String, McpError> {
-    // A list that fits on one page needs no generation.
+    // Computed only if it is needed: a list that fits on one page has no cursor, and so no generation.
     let generation = LazyCell::new(|| hash_ids(items.iter().map(id)));
     let start = match cursor {
         Some(cursor) => cursor::start_offset(key, cursor, *generation)?,

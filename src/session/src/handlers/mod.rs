@@ -6,12 +6,12 @@
 //! [`Reply::finish`]: countersign_exchange::reply::Reply::finish
 
 pub mod account_connection;
+mod admitted_call;
 mod client_questions;
 pub mod extension_methods;
 pub mod lifecycle;
 pub mod listen;
 pub mod lists;
-mod module_call;
 pub mod prompts;
 pub mod resources;
 pub mod reviewed;

@@ -8,9 +8,9 @@ use super::{
     ItemRequest,
     lists::{self, render_page},
 };
-use crate::policy::{ListFilter, admit};
+use crate::policy::{ListFilter, check_policy};
 use countersign_bridge::{self, Bridge, Call, RequestedItem};
-use countersign_domain::policy::Subject;
+use countersign_domain::{policy::Subject, text::truncate};
 use countersign_exchange::{context::Exchange, facts::check_uri, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
@@ -46,7 +46,7 @@ pub async fn get(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, M
     let ItemRequest { exchange, request, cancel, mut finder, limits } = item;
     let params: params::GetPromptParams<'_> = params::parse(request.params)?;
     let route = finder.find_prompt(&params.name).await?.ok_or_else(|| unknown_prompt_error(&params.name))?;
-    admit(exchange, &finder.table, &route.provider, Subject::Prompt(&route.def.name))?;
+    check_policy(exchange, &finder.table, &route.provider, Subject::Prompt(&route.def.name))?;
     let module = match &route.provider {
         RouteTarget::Upstream(upstream) => {
             let name = upstream.names.upstream_name(&route.def.name).unwrap_or(&route.def.name);
@@ -92,11 +92,11 @@ pub async fn complete(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Rep
         // -32602 is a SHOULD that its own test suite does not follow.
         return Ok(Reply::new(NO_SUGGESTIONS.into()));
     };
-    admit(exchange, &finder.table, &provider, subject)?;
+    check_policy(exchange, &finder.table, &provider, subject)?;
     if let Subject::Resource(template) = subject {
         // A principal that may not read the resulting resource gets no suggestions for it either.
         let expanded = expand_template(template, &params);
-        admit(exchange, &finder.table, &provider, Subject::Resource(&expanded))?;
+        check_policy(exchange, &finder.table, &provider, Subject::Resource(&expanded))?;
     }
     let module = match &provider {
         RouteTarget::Upstream(upstream) => {
@@ -178,7 +178,7 @@ fn truncate_values(result: &str) -> Option<String> {
 }
 
 fn unknown_prompt_error(name: &str) -> McpError {
-    let name: String = name.chars().take(128).collect();
+    let name = truncate(name, 128);
     McpError::new(ErrorKind::PromptNotFound, format!("Unknown prompt: {name}")).with("prompt", name)
 }
 

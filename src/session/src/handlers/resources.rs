@@ -10,10 +10,10 @@ use super::{
 };
 use crate::{
     gateway::{limits::RequestLimits, server::Routing},
-    policy::{ListFilter, admit},
+    policy::{ListFilter, check_policy},
 };
 use countersign_bridge::{self, Bridge, Call, RequestedItem};
-use countersign_domain::policy::Subject;
+use countersign_domain::{policy::Subject, text::truncate};
 use countersign_exchange::{
     context::Exchange,
     facts::check_uri,
@@ -27,7 +27,7 @@ use countersign_routing::{
     actor::{Subscribe, Unsubscribe},
     list_entries::{ResourceRoute, TemplateRoute},
 };
-use countersign_upstream::{ListKinds, Upstream};
+use countersign_upstream::ListKinds;
 
 /// The bytes that a subscription takes in addition to its URI.
 const SUBSCRIPTION_BYTES: usize = 512;
@@ -140,7 +140,7 @@ pub async fn read(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, 
     let params: params::ResourceUriParams<'_> = params::parse(request.params)?;
     check_uri(limits.max_uri, "uri", &params.uri)?;
     let provider = finder.find_resource(&params.uri).await?.ok_or_else(|| unknown_resource_error(&params.uri))?;
-    admit(exchange, &finder.table, &provider, Subject::Resource(&params.uri))?;
+    check_policy(exchange, &finder.table, &provider, Subject::Resource(&params.uri))?;
     let module = match &provider {
         RouteTarget::Upstream(upstream) => {
             let uri = upstream.names.upstream_uri(&params.uri).unwrap_or(&params.uri);
@@ -166,7 +166,7 @@ pub async fn subscribe(item: ItemRequest<'_>, memory: &Arc<MemoryBudget>) -> Res
     let Routing { routes, router, .. } = finder.routing;
     let provider = finder.table.provider_for_uri(&params.uri);
     if let Some(provider) = &provider {
-        admit(exchange, &finder.table, provider, Subject::Resource(&params.uri))?;
+        check_policy(exchange, &finder.table, provider, Subject::Resource(&params.uri))?;
     }
     match provider {
         Some(RouteTarget::Module(module)) => {
@@ -191,8 +191,14 @@ pub async fn subscribe(item: ItemRequest<'_>, memory: &Arc<MemoryBudget>) -> Res
         return Err(error);
     }
     // The Router chose the provider by its newest table, which may be newer than that of the request.
-    if let Some((upstream, uri)) = upstream_of_uri(&routes.load_full(), &params.uri) {
-        countersign_bridge::subscribe_on_own_link(exchange, &upstream, &uri, "resources/subscribe").await;
+    if let Some(resource) = routes.load_full().upstream_resource(&params.uri) {
+        countersign_bridge::subscribe_on_own_link(
+            exchange,
+            &resource.upstream,
+            &resource.own_uri,
+            "resources/subscribe",
+        )
+        .await;
     }
     // The session may have ended, and its subscriptions may have been removed, while the upstream was asked.
     if session.ended.is_cancelled() {
@@ -207,22 +213,20 @@ pub async fn unsubscribe(item: ItemRequest<'_>) -> Result<Reply, McpError> {
     let params: params::ResourceUriParams<'_> = params::parse(request.params)?;
     check_uri(limits.max_uri, "uri", &params.uri)?;
     exchange.session.unsubscribe(&params.uri);
-    if let Some((upstream, uri)) = upstream_of_uri(&finder.table, &params.uri) {
-        countersign_bridge::subscribe_on_own_link(exchange, &upstream, &uri, "resources/unsubscribe").await;
+    if let Some(resource) = finder.table.upstream_resource(&params.uri) {
+        countersign_bridge::subscribe_on_own_link(
+            exchange,
+            &resource.upstream,
+            &resource.own_uri,
+            "resources/unsubscribe",
+        )
+        .await;
     }
     let unsubscribe = Unsubscribe { session: exchange.session.id.clone(), uris: vec![params.uri.into_owned()] };
     finder.routing.router.send(unsubscribe).await.map_err(|_| McpError::shutting_down())?;
     Ok(Reply::new("{}".into()))
 }
 
-/// Returns the upstream that provides a resource, with the upstream's own URI.
-pub(super) fn upstream_of_uri(table: &RouteTable, uri: &str) -> Option<(Arc<Upstream>, String)> {
-    let provider = table.provider_for_uri(uri)?;
-    let upstream = provider.upstream()?;
-    Some((Arc::clone(upstream), upstream.names.upstream_uri(uri)?.to_owned()))
-}
-
 fn unknown_resource_error(uri: &str) -> McpError {
-    let uri: String = uri.chars().take(2048).collect();
-    McpError::new(ErrorKind::ResourceNotFound, "Resource not found").with("uri", uri)
+    McpError::new(ErrorKind::ResourceNotFound, "Resource not found").with("uri", truncate(uri, 2048))
 }

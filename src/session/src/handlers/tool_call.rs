@@ -13,10 +13,13 @@ use crate::gateway::{
     local_tasks::LocalTasks,
     server::{CallRunner, Reviews},
 };
-use countersign_bridge::{CallTraits, tasks};
-use countersign_domain::changes::{
-    CHANGE_ID_PREFIX, Change,
-    plan::{MAX_CLIENT_ID_BYTES, MAX_TITLE_BYTES, plan_id},
+use countersign_bridge::{CallFlags, tasks};
+use countersign_domain::{
+    changes::{
+        CHANGE_ID_PREFIX, Change,
+        plan::{MAX_CLIENT_ID_BYTES, MAX_TITLE_BYTES, plan_id},
+    },
+    text::truncate,
 };
 use countersign_exchange::{context::Exchange, reply::Reply, state::Cancellation};
 use countersign_protocol::{
@@ -41,15 +44,11 @@ pub(super) struct RoutedCall<'a> {
     pub route: &'a Arc<ToolRoute>,
     /// A JSON object, which is empty if the request has no arguments.
     pub arguments: &'a RawValue,
-    pub traits: CallTraits,
+    pub flags: CallFlags,
 }
 
-/// A call that may become a change or continues one, with what its request says about that.
-pub(super) struct ReviewedCall<'a> {
-    pub scope: ToolCallScope<'a>,
-    pub route: &'a Arc<ToolRoute>,
-    /// See [`RoutedCall::arguments`].
-    pub arguments: &'a RawValue,
+/// The options of a request whose call may become a change, or continues one.
+pub(super) struct ReviewOptions<'a> {
     pub idempotency_key: Option<Cow<'a, str>>,
     /// The agent's reason for the call.
     pub reason: Option<Cow<'a, str>>,
@@ -59,35 +58,28 @@ pub(super) struct ReviewedCall<'a> {
     pub accepts_task: bool,
     /// `requestState` of a call that its client has repeated.
     pub request_state: Option<Cow<'a, str>>,
-    /// `inputResponses` of a repeated call, as JSON.
-    pub responses: Option<&'a str>,
     /// The plan of which the call is a step.
     pub plan: Option<PlanAnnouncement>,
 }
 
-impl<'a> ReviewedCall<'a> {
-    /// Reads what the request of a call says about its review.
+impl<'a> ReviewOptions<'a> {
+    /// Reads the options from the request of a call.
     ///
     /// # Errors
     /// `INVALID_PARAMS`.
     pub fn new(call: &RoutedCall<'a>) -> Result<Self, McpError> {
-        let RoutedCall { scope, request, route, arguments, .. } = *call;
-        let exchange = scope.exchange;
+        let RoutedCall { scope: ToolCallScope { exchange, .. }, request, .. } = *call;
         let accepts_task = match exchange.is_modern() {
             true => task::is_extension_declared(&exchange.facts.capabilities),
             false => tasks::is_requested(exchange, &request.outlined_params().object),
         };
         let meta = request.meta()?;
         Ok(Self {
-            scope,
-            route,
-            arguments,
             idempotency_key: meta.idempotency_key,
             reason: meta.reason,
             progress_token: meta.progress_token,
             accepts_task,
             request_state: request_state(exchange, request),
-            responses: input_responses(exchange, request),
             plan: meta.plan.map(|plan| parse_announcement(exchange, plan)).transpose()?,
         })
     }
@@ -148,8 +140,8 @@ impl ToolCallScope<'_> {
 
 /// The outcome of a call that the gateway runs or puts under review.
 pub(super) enum ToolOutcome {
-    /// The call ran, or its change has ended. The id of that change is included.
-    Finished(FinishedCall, Option<String>),
+    /// The call ran, or its change has ended.
+    Finished(FinishedCall),
     /// The call waits for a person's decision.
     Pending(Arc<Change>),
     /// The change ran, and the call ended with a protocol error.
@@ -162,7 +154,7 @@ impl ToolOutcome {
     /// Returns the outcome of a call from the current state of its change.
     pub fn from_change(change: Arc<Change>) -> Self {
         match outcome_of(&change) {
-            Some(Ok(finished)) => Self::Finished(finished, Some(change.id.clone())),
+            Some(Ok(finished)) => Self::Finished(finished),
             Some(Err(error)) => Self::Failed(error),
             None => Self::Pending(change),
         }
@@ -176,7 +168,7 @@ impl ToolOutcome {
         let to_reply =
             |result: &ToolResult, includes_structure| Reply::new(result.to_json(revision, includes_structure));
         Ok(match self {
-            Self::Finished(FinishedCall { result, failure, fits_output_schema }, change_id) => {
+            Self::Finished(FinishedCall { result, failure, fits_output_schema, change_id }) => {
                 Reply { failure, change_id, ..to_reply(&result, fits_output_schema) }
             }
             Self::Pending(change) => pending_reply(&change, &change_result(&change), revision),
@@ -247,7 +239,7 @@ pub(super) async fn find_route(finder: &mut RouteFinder<'_>, name: &str) -> Resu
     }
     Box::pin(finder.find_tool(name)).await?.ok_or_else(|| {
         let nearest = finder.table.nearest_tool(name, finder.principal);
-        let name: String = name.chars().take(128).collect();
+        let name = truncate(name, 128);
         let suggestion = nearest.as_ref().map(|nearest| format!(". Did you mean {nearest}?")).unwrap_or_default();
         let error =
             McpError::new(ErrorKind::ToolNotFound, format!("Unknown tool: {name}{suggestion}")).with("tool", name);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{
     account_connection::{self, PageRequest},
+    admitted_call::AdmittedCall,
     lists::{hint_for_tools, render_page},
-    module_call::run_module,
     reviewed::{
         self,
         dashboard_hint::dashboard_hint,
@@ -15,19 +15,18 @@ use super::{
     },
     tasks,
     tool_call::{
-        ReviewedCall, RoutedCall, ToolCallScope, ToolOutcome, arguments_or_empty, complete_arguments, continues_change,
-        find_route, has_meta, is_plan_tool, pending_reply, request_state,
+        ReviewOptions, RoutedCall, ToolCallScope, ToolOutcome, arguments_or_empty, complete_arguments,
+        continues_change, find_route, has_meta, is_plan_tool, pending_reply, request_state,
     },
     upstream_wait::RouteFinder,
 };
 use crate::{
-    gateway::server::CallRunner,
     owned_messages::OwnedRequest,
-    policy::{self, Admission, AdmittedCall, Counting, JudgedCall},
+    policy::{self, Admission, Counting, JudgedCall},
 };
-use countersign_bridge::{self, CallTraits, RequestedItem};
+use countersign_bridge::CallFlags;
 use countersign_domain::policy::Verdict;
-use countersign_exchange::{context::Exchange, reply::Reply, state::Cancellation};
+use countersign_exchange::{context::Exchange, reply::Reply};
 use countersign_protocol::{
     McpError,
     envelope::Request,
@@ -60,7 +59,7 @@ pub async fn call_tool(
 ) -> Result<Reply, McpError> {
     if let Some(answer) = find_account_answer(scope.exchange, request) {
         let continued = async {
-            let request = account_connection::await_connection(scope, request, answer).await?;
+            let request = account_connection::take_page_answer(scope, request, answer).await?;
             call_or_ask_for_account(scope, finder, &request.as_request(), PageRequest::Answered).await
         };
         return Box::pin(continued).await;
@@ -114,18 +113,18 @@ async fn answer_call(
         }
         Ok(None) => (request, arguments),
     };
-    let traits = classify(exchange, &route, request);
+    let flags = call_flags(exchange, &route, request);
     // The block ends before the call runs, so that the future of a running call does not hold `call`, too.
     let next_step = {
-        let call = RoutedCall { scope, request, route: &route, arguments, traits };
-        if is_plan_tool(&route) && !traits.wants_task {
+        let call = RoutedCall { scope, request, route: &route, arguments, flags };
+        if is_plan_tool(&route) && !flags.wants_task {
             let outcome = Box::pin(plans::propose_plan(&call, &mut finder)).await;
             return to_tool_failure(outcome, &route)?.into_reply(exchange.revision());
         }
-        if has_meta(request, keys::PLAN) || (traits.is_retry && continues_change(exchange, request, &route)) {
+        if has_meta(request, keys::PLAN) || (flags.is_retry && continues_change(exchange, request, &route)) {
             return Box::pin(propose_step_or_resume(&call)).await;
         }
-        if route.provider.upstream().is_none() && traits.wants_task && !route.ruling.may_review() {
+        if route.provider.upstream().is_none() && flags.wants_task && !route.ruling.may_review() {
             return Err(tasks::local::forbidden_task_error());
         }
         decide(&call).await?
@@ -141,33 +140,33 @@ async fn answer_call(
 enum NextStep<'a> {
     /// The answer to a call that was proposed, refused, asked about or started as a task, or that repeats a change.
     Answer(Reply),
-    Run(ProviderCall<'a>),
+    Run(AdmittedCall<'a>),
 }
 
-/// Classifies a call of this tool.
-fn classify(exchange: &Exchange, route: &ToolRoute, request: &Request<'_>) -> CallTraits {
+/// Returns the flags of a call of this tool.
+fn call_flags(exchange: &Exchange, route: &ToolRoute, request: &Request<'_>) -> CallFlags {
     let upstream = route.provider.upstream().map(|upstream| (&**upstream, route.def.raw.as_deref()));
-    CallTraits::for_tool(exchange, &request.outlined_params().object, upstream)
+    CallFlags::for_tool(exchange, &request.outlined_params().object, upstream)
 }
 
 /// Decides on a call outside of plans, and proposes or refuses it unless it may run. Arguments for modules and of plain HTTP
 /// calls are checked before the policy is asked, and those of other calls that a person is to see after that. An upstream
-/// checks those of an allowed call itself, and [`ProviderCall::run_as_task`] those of an allowed call that a module runs as a
+/// checks those of an allowed call itself, and [`AdmittedCall::run_as_task`] those of an allowed call that a module runs as a
 /// task.
 async fn decide<'a>(call: &RoutedCall<'a>) -> Result<NextStep<'a>, McpError> {
-    let RoutedCall { scope: ToolCallScope { exchange, .. }, request, route, arguments, traits } = *call;
+    let RoutedCall { scope: ToolCallScope { exchange, .. }, request, route, arguments, flags } = *call;
     let is_checked_before_policy =
-        exchange.transport == Transport::Rest || (route.provider.upstream().is_none() && !traits.wants_task);
+        exchange.transport == Transport::Rest || (route.provider.upstream().is_none() && !flags.wants_task);
     if is_checked_before_policy && let Err(error) = validate::check_arguments(route, arguments) {
         return Box::pin(answer_invalid_call(call, None, error)).await.map(NextStep::Answer);
     }
     // The answers to an upstream's questions must reach that same upstream, so a retry has no fallback.
-    let judged = match traits.is_retry {
+    let judged = match flags.is_retry {
         true => policy::judge(exchange, route, arguments).await?,
         false => judge_with_fallback(call).await?,
     };
     let is_reviewed = judged.decision.verdict == Verdict::Review;
-    if is_reviewed || traits.wants_task {
+    if is_reviewed || flags.wants_task {
         // Neither a change nor a task begins that cannot run without the person's account.
         account_connection::check_connected(exchange, &judged.route).await?;
     }
@@ -191,7 +190,7 @@ async fn answer_invalid_call(
     error: McpError,
 ) -> Result<Reply, McpError> {
     let RoutedCall { scope: ToolCallScope { exchange, .. }, route, .. } = *call;
-    match missing_arguments::ask_for(&ReviewedCall::new(call)?, judged).await? {
+    match missing_arguments::ask_for(call, judged).await? {
         Some(MissingArguments::NeedsInput(result)) => {
             ToolOutcome::NeedsInput { result, pending: false }.into_reply(exchange.revision())
         }
@@ -205,8 +204,8 @@ async fn answer_invalid_call(
             let request = &completed.as_request();
             let judged = policy::judge(exchange, route, &arguments).await?;
             // A stateless client answers a server by repeating its own call, which lacks the arguments.
-            let traits = CallTraits { forbids_questions: exchange.is_modern(), ..classify(exchange, route, request) };
-            let call = RoutedCall { request, arguments: &arguments, traits, ..*call };
+            let flags = CallFlags { forbids_questions: exchange.is_modern(), ..call_flags(exchange, route, request) };
+            let call = RoutedCall { request, arguments: &arguments, flags, ..*call };
             match follow_decision(&call, judged).await? {
                 NextStep::Answer(reply) => Ok(reply),
                 NextStep::Run(call) => call.run().await,
@@ -219,9 +218,9 @@ async fn answer_invalid_call(
 /// Applies the policy's decision on a call; `judged` may have the route of its fallback. An admitted call does not run if it
 /// repeats a change by its idempotency key.
 async fn follow_decision<'a>(call: &RoutedCall<'a>, judged: JudgedCall) -> Result<NextStep<'a>, McpError> {
-    let RoutedCall { scope, request, route, traits, .. } = *call;
+    let RoutedCall { scope, request, route, flags, .. } = *call;
     let ToolCallScope { exchange, cancel, runner, local_tasks, .. } = scope;
-    let counting = if traits.resumes_parked_call { Counting::AlreadyCounted } else { Counting::Count };
+    let counting = if flags.resumes_parked_call { Counting::AlreadyCounted } else { Counting::Count };
     let admitted = match judged.apply_decision(exchange, counting) {
         Ok(Admission::Run(admitted)) => admitted,
         Ok(Admission::Review(judged)) => return Box::pin(propose(call, &judged)).await.map(NextStep::Answer),
@@ -233,103 +232,50 @@ async fn follow_decision<'a>(call: &RoutedCall<'a>, judged: JudgedCall) -> Resul
         return Ok(NextStep::Answer(reply));
     }
     let admitted_route = admitted.route();
-    let traits = if Arc::ptr_eq(admitted_route, route) { traits } else { classify(exchange, admitted_route, request) };
+    let flags = if Arc::ptr_eq(admitted_route, route) { flags } else { call_flags(exchange, admitted_route, request) };
     let may_run_here = || admitted_route.may_review() || admitted_route.provider.is_module();
-    let runs_as_local_task = traits.wants_task && !traits.is_upstream_task && may_run_here();
-    let call = ProviderCall { exchange, runner, cancel, request, admitted, traits };
+    let runs_as_local_task = flags.wants_task && !flags.is_upstream_task && may_run_here();
+    let call = AdmittedCall { exchange, runner, cancel, request, admitted, flags };
     if runs_as_local_task {
         return tasks::local::start(call, local_tasks).map(NextStep::Answer);
     }
     Ok(NextStep::Run(call))
 }
 
-/// An admitted call on the way to its provider.
-pub struct ProviderCall<'a> {
-    pub exchange: &'a Exchange,
-    pub runner: &'a CallRunner,
-    pub cancel: &'a Cancellation,
-    pub request: &'a Request<'a>,
-    pub admitted: AdmittedCall,
-    pub traits: CallTraits,
-}
-
-impl ProviderCall<'_> {
-    /// Runs the call in its task. The arguments of a module's tool are checked first.
-    ///
-    /// # Errors
-    /// The errors of the call.
-    pub async fn run_as_task(self) -> Result<Reply, McpError> {
-        let route = self.admitted.route();
-        if route.provider.upstream().is_none()
-            && let Err(error) =
-                validate::check_arguments(route, arguments_or_empty(self.request.tool_call()?.arguments)?)
-        {
-            return invalid_arguments_reply(self.exchange, route, error);
-        }
-        self.run().await
-    }
-
-    /// Runs the call. The arguments of a module's tool must be valid.
-    async fn run(self) -> Result<Reply, McpError> {
-        let Self { exchange, runner, request, traits, .. } = self;
-        let route = self.admitted.route();
-        let Some(upstream) = route.provider.upstream() else {
-            let outcome = Box::pin(run_module(&self)).await;
-            return to_tool_failure(outcome, route)?.into_reply(exchange.revision());
-        };
-        if route.is_connect_tool() {
-            return Box::pin(account_connection::answer_connect_tool(exchange, upstream)).await;
-        }
-        let call = countersign_bridge::Call {
-            exchange,
-            bridge: &runner.bridge,
-            upstream,
-            item: RequestedItem::Tool(upstream.names.upstream_name(&route.def.name).unwrap_or(&route.def.name)),
-            request,
-            definition: route.def.raw.as_deref(),
-            headers: &route.param_headers,
-            is_read_only: route.is_read_only(),
-            traits,
-        };
-        match countersign_bridge::call(call).await {
-            Err(error) if error.passthrough.is_none() && is_for_model(&error) => {
-                Ok(countersign_bridge::tool_error_reply(&error))
-            }
-            outcome => outcome,
-        }
-    }
-}
-
 /// Proposes a call with valid arguments as a change.
 async fn propose(call: &RoutedCall<'_>, judged: &JudgedCall) -> Result<Reply, McpError> {
-    let call = ReviewedCall::new(call)?;
-    let outcome = reviewed::review(&call, judged).await;
-    reply_to_review(&call, outcome)
+    let options = ReviewOptions::new(call)?;
+    let outcome = reviewed::review(call, &options, judged).await;
+    reply_to_review(call, &options, outcome)
 }
 
 /// Proposes a step of a plan, for which the policy is asked, or answers a call that continues a change.
 async fn propose_step_or_resume(call: &RoutedCall<'_>) -> Result<Reply, McpError> {
-    let call = ReviewedCall::new(call)?;
-    let outcome = match &call.plan {
-        Some(plan) => plans::propose_step(&call, plan).await,
-        None => reviewed::resume(&call, call.request_state.as_deref().unwrap_or_default()).await,
+    let options = ReviewOptions::new(call)?;
+    let outcome = match &options.plan {
+        Some(plan) => plans::propose_step(call, &options, plan).await,
+        None => reviewed::resume(call, &options).await,
     };
-    reply_to_review(&call, outcome)
+    reply_to_review(call, &options, outcome)
 }
 
 /// Returns the answer to a call that repeats a change by its idempotency key, or `None` if there is no such change.
 async fn answer_repeat(call: &RoutedCall<'_>) -> Result<Option<Reply>, McpError> {
-    let call = ReviewedCall::new(call)?;
-    let repeated = reviewed::answer_repeat(&call).await.transpose();
-    repeated.map(|outcome| reply_to_review(&call, outcome)).transpose()
+    let options = ReviewOptions::new(call)?;
+    let repeated = reviewed::answer_repeat(call, &options).await.transpose();
+    repeated.map(|outcome| reply_to_review(call, &options, outcome)).transpose()
 }
 
 /// Returns the answer to a call that may have become a change.
-fn reply_to_review(call: &ReviewedCall<'_>, outcome: Result<ToolOutcome, McpError>) -> Result<Reply, McpError> {
+fn reply_to_review(
+    call: &RoutedCall<'_>,
+    options: &ReviewOptions<'_>,
+    outcome: Result<ToolOutcome, McpError>,
+) -> Result<Reply, McpError> {
     let ToolCallScope { exchange, reviews, .. } = call.scope;
     match to_tool_failure(outcome, call.route)? {
-        ToolOutcome::Pending(change) if call.accepts_task => {
-            Ok(Reply { is_pending: true, ..tasks::creation_reply(exchange, reviews, &change, call.progress_token) })
+        ToolOutcome::Pending(change) if options.accepts_task => {
+            Ok(Reply { is_pending: true, ..tasks::creation_reply(exchange, reviews, &change, options.progress_token) })
         }
         ToolOutcome::Pending(change) => {
             let result = match dashboard_hint(exchange, reviews, &change) {
@@ -344,7 +290,11 @@ fn reply_to_review(call: &ReviewedCall<'_>, outcome: Result<ToolOutcome, McpErro
 
 /// Returns the answer to a call with invalid arguments. They are a protocol error in old revisions and for plain HTTP
 /// clients. In newer revisions they are a result that a model can read (2025-11-25/server/tools#error-handling).
-fn invalid_arguments_reply(exchange: &Exchange, route: &ToolRoute, error: McpError) -> Result<Reply, McpError> {
+pub(super) fn invalid_arguments_reply(
+    exchange: &Exchange,
+    route: &ToolRoute,
+    error: McpError,
+) -> Result<Reply, McpError> {
     let is_result =
         exchange.transport != Transport::Rest && exchange.revision().rules().invalid_arguments_are_tool_errors;
     if is_result { failure_reply(exchange, route, error) } else { Err(error) }
@@ -356,9 +306,12 @@ fn failure_reply(exchange: &Exchange, route: &ToolRoute, error: McpError) -> Res
 }
 
 /// Turns a failure that the model can act on into a result.
-fn to_tool_failure(outcome: Result<ToolOutcome, McpError>, route: &ToolRoute) -> Result<ToolOutcome, McpError> {
+pub(super) fn to_tool_failure(
+    outcome: Result<ToolOutcome, McpError>,
+    route: &ToolRoute,
+) -> Result<ToolOutcome, McpError> {
     match outcome {
-        Err(error) if is_for_model(&error) => Ok(ToolOutcome::Finished(FinishedCall::from_error(&error, route), None)),
+        Err(error) if is_for_model(&error) => Ok(ToolOutcome::Finished(FinishedCall::from_error(&error, route))),
         outcome => outcome,
     }
 }
@@ -388,6 +341,6 @@ async fn judge_with_fallback(call: &RoutedCall<'_>) -> Result<JudgedCall, McpErr
 }
 
 /// Returns `true` if the error becomes a result that the model reads.
-fn is_for_model(error: &McpError) -> bool {
+pub(super) fn is_for_model(error: &McpError) -> bool {
     is_tool_failure(error.kind) && account_connection::connect_url(error).is_none()
 }

@@ -132,7 +132,7 @@ async fn wait_for_route<T>(
         let waited = account_works_since.map_or_else(|| upstream.age(), |since| since.elapsed());
         let remaining = routing.first_connection.saturating_sub(waited);
         if slot.is_none() {
-            slot = routing.long_requests.admit(principal).ok();
+            slot = routing.long_requests.slots.take(&principal.name).ok();
         }
         if remaining.is_zero() || slot.is_none() {
             return fallback.map(Some).ok_or_else(|| unavailable_error(&awaited));

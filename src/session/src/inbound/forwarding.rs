@@ -48,7 +48,7 @@ pub(super) async fn forward_to_owner(
     let RequestScope { exchange, server, table } = scope;
     let (revision, mirrored) = (exchange.revision(), mirrored_headers(table, request));
     let error = |error: &McpError| Some(WireResponse::error(Some(&request.id), error, revision));
-    let mut in_flight = match InFlightRequest::admit(&server.slots, &exchange.session, &request.id) {
+    let mut in_flight = match InFlightRequest::register(&server.slots, &exchange.session, &request.id) {
         Ok(in_flight) => in_flight,
         Err(refusal) => return error(&refusal),
     };

@@ -74,7 +74,7 @@ fn answer_frame(
         identity,
         transport: session.transport,
         related: RelatedChannel::Outbox(session.clone()),
-        assumed: Revision::NEWEST_LEGACY,
+        assumed_revision: Revision::NEWEST_LEGACY,
         headers: None,
         table: server.routing.routes.load_full(),
     };

@@ -40,7 +40,7 @@ use countersign_telemetry::{
 /// in each crate that polls it.
 pub type AnswerFuture = LocalBoxFuture<'static, Option<WireResponse>>;
 
-/// The origin of a message: everything about the message except its text.
+/// The origin of a message, with the gateway that answers it: everything that the message itself does not state.
 #[derive(Clone)]
 pub struct MessageSource {
     pub server: Arc<McpServer>,
@@ -48,8 +48,8 @@ pub struct MessageSource {
     pub identity: Identity,
     pub transport: Transport,
     pub related: RelatedChannel,
-    /// The revision of a handshake-era message before or without a handshake.
-    pub assumed: Revision,
+    /// The revision that counts for a handshake-era message before or without a handshake.
+    pub assumed_revision: Revision,
     /// See [`Exchange::headers`].
     pub headers: Option<Arc<ForwardedHeaders>>,
     /// See [`RequestScope::table`].
@@ -60,7 +60,7 @@ impl MessageSource {
     /// Returns the revision of the session, or the assumed one before its handshake. It is used for batches and for
     /// messages that cannot be read.
     pub fn revision(&self) -> Revision {
-        self.session.legacy_revision().unwrap_or(self.assumed)
+        self.session.legacy_revision().unwrap_or(self.assumed_revision)
     }
 
     /// Returns the response to an invalid message; `None` for [a notification](EnvelopeError::is_notification), which is not
@@ -91,8 +91,8 @@ impl MessageSource {
         let log_level: Option<LoggingLevel> = meta.log_level().map_err(|e| (e, Revision::MODERN))?;
         // Without a handshake, a request that lacks only its revision is an invalid one of the stateless era.
         let is_stateless = || {
-            let is_of_method = matches!(Method::parse(&request.method), Some(Method::Discover | Method::Listen));
-            (meta.is_stateless() || is_of_method) && self.session.legacy_revision().is_none()
+            let is_stateless_method = matches!(Method::parse(&request.method), Some(Method::Discover | Method::Listen));
+            (meta.is_stateless() || is_stateless_method) && self.session.legacy_revision().is_none()
         };
         let facts = if meta.names_revision() || is_stateless() {
             let limits = self.server.limits.facts;
@@ -104,7 +104,7 @@ impl MessageSource {
         } else {
             self.legacy_facts(request)?
         };
-        let Self { server, session, identity, transport, related, assumed: _, headers, table } = self;
+        let Self { server, session, identity, transport, related, assumed_revision: _, headers, table } = self;
         let exchange = Exchange { session, facts, identity, transport, related, log_level, headers };
         Ok(RequestScope { exchange, server, table })
     }
@@ -122,9 +122,14 @@ impl MessageSource {
                 ErrorKind::NotInitialized,
                 "send `initialize` first, or name a protocol version in `_meta`",
             );
-            return Err((error, self.assumed));
+            return Err((error, self.assumed_revision));
         }
-        Ok(Arc::new(ClientFacts { revision: self.assumed, client: None, client_info: None, capabilities: "{}".into() }))
+        Ok(Arc::new(ClientFacts {
+            revision: self.assumed_revision,
+            client: None,
+            client_info: None,
+            capabilities: "{}".into(),
+        }))
     }
 
     /// Handles a notification, which is never answered.
@@ -217,8 +222,8 @@ impl MessageSource {
         groups
     }
 
-    /// Answers all members of a group with the call of the first one. If that one is cancelled or not admitted, the
-    /// others are answered without it.
+    /// Answers all members of a group with the call of the first one. If that one is cancelled or refused, the others
+    /// are answered without it.
     async fn answer_group(&self, group: Vec<(usize, &Request<'_>)>) -> Vec<(usize, Bytes)> {
         let mut answers = Vec::with_capacity(group.len());
         let mut group = group.as_slice();
@@ -247,7 +252,7 @@ impl MessageSource {
                     }));
                     break;
                 }
-                ServeOutcome::NotAdmitted(error) => answers.push(refuse_member(&(index, first), &error, revision)),
+                ServeOutcome::Refused(error) => answers.push(refuse_member(&(index, first), &error, revision)),
                 ServeOutcome::Cancelled => {}
             }
             group = others;
@@ -294,7 +299,7 @@ pub fn run_request<'a>(
     request: &'a Request<'a>,
 ) -> LocalBoxFuture<'a, Result<Reply, McpError>> {
     Box::pin(async move {
-        let mut in_flight = InFlightRequest::admit(&scope.server.slots, &scope.exchange.session, &request.id)?;
+        let mut in_flight = InFlightRequest::register(&scope.server.slots, &scope.exchange.session, &request.id)?;
         let reply = middleware::run(scope, request, &in_flight.cancel).await?;
         in_flight.is_answered = true;
         Ok(reply)
@@ -322,7 +327,7 @@ pub(crate) async fn answer(scope: &RequestScope, request: &Request<'_>) -> Optio
             let result = reply.finish(revision);
             Some(WireResponse::result(encode::result(&request.id, &result)))
         }
-        ServeOutcome::Reply(Err(error)) | ServeOutcome::NotAdmitted(error) => {
+        ServeOutcome::Reply(Err(error)) | ServeOutcome::Refused(error) => {
             Some(WireResponse::error(Some(&request.id), &error, exchange.revision()))
         }
         ServeOutcome::Cancelled => None,
@@ -378,19 +383,20 @@ impl CachedFacts {
     }
 }
 
+/// The outcome of a request in [`serve`].
 enum ServeOutcome {
     Reply(Result<Reply, McpError>),
     /// The id of the request is in use, or its session has too many requests in flight.
-    NotAdmitted(McpError),
+    Refused(McpError),
     /// The client has cancelled the request, so it gets no answer (2025-11-25/basic/utilities/cancellation).
     Cancelled,
 }
 
 /// Runs one request through the middleware, until it is answered, cancelled or the session ends.
 async fn serve(scope: &RequestScope, request: &Request<'_>) -> ServeOutcome {
-    let mut in_flight = match InFlightRequest::admit(&scope.server.slots, &scope.exchange.session, &request.id) {
+    let mut in_flight = match InFlightRequest::register(&scope.server.slots, &scope.exchange.session, &request.id) {
         Ok(in_flight) => in_flight,
-        Err(error) => return ServeOutcome::NotAdmitted(error),
+        Err(error) => return ServeOutcome::Refused(error),
     };
     let cancel = &in_flight.cancel;
     if cancel.is_cancelled() {

@@ -136,7 +136,7 @@ impl Session {
         let actor = ctx.address();
         background::spawn(async move {
             tokio::select! {
-                error = authenticator.wait_until_newest_revoked(|| state.identity()) => {
+                error = authenticator.wait_until_newest_invalid(|| state.identity()) => {
                     tracing::info!(session = %state.short_id(), %error, "the session ends with its credential");
                     let reason = "the credential is no longer valid";
                     let _ = actor.send(EndSession { code: close::POLICY_VIOLATION, reason }).await;

@@ -72,15 +72,13 @@ impl Sessions {
         }
     }
 
-    /// Creates the session of a connection with an outbox. `replay` is the number of frames and bytes that are kept for
-    /// a client that comes back.
+    /// Creates the session of a connection with an outbox.
     pub fn create_outbox_session(
         &self,
         transport: Transport,
         identity: Identity,
-        replay: (usize, usize),
+        limits: OutboxLimits,
     ) -> SessionState {
-        let limits = OutboxLimits { replay_frames: replay.0, replay_bytes: replay.1, ..self.limits.outbox };
         let outbox = Outbox::with_share(limits, self.server.memory.share(&identity.principal.name));
         // A stdio session is unknown to other nodes, so its end does not depend on the lease.
         let lifetimes = &self.lifetimes;

@@ -24,7 +24,7 @@ fn source(bench: &Bench, session: &Arc<SessionState>) -> MessageSource {
         identity: session.identity(),
         transport: session.transport,
         related: RelatedChannel::Outbox(Arc::clone(session)),
-        assumed: Revision::V2025_03_26,
+        assumed_revision: Revision::V2025_03_26,
         headers: None,
         table: bench.server.routing.routes.load_full(),
     }

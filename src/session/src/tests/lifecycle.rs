@@ -18,6 +18,7 @@ use crate::{
 use countersign_domain::principal::Role;
 use countersign_exchange::{
     context::Exchange,
+    outbox::OutboxLimits,
     state::Channel,
     testing::{facts, identity},
 };
@@ -66,7 +67,8 @@ async fn handshake_accepts_known_revision_or_offers_newest() {
 async fn end_of_the_old_connection_leaves_a_resumed_session() {
     let bench = Bench::new("").await;
     let ann = identity("ann", Role::Agent);
-    let session = Arc::new(bench.sessions.create_outbox_session(Transport::WebSocket, ann, (10, 1000)));
+    let limits = OutboxLimits { replay_frames: 10, replay_bytes: 1000, ..bench.sessions.limits.outbox };
+    let session = Arc::new(bench.sessions.create_outbox_session(Transport::WebSocket, ann, limits));
     let actor = Session::open(&bench.sessions, Arc::clone(&session), None);
     let attach = |id, generation| {
         let is_alive = Arc::default();
@@ -84,7 +86,8 @@ async fn end_of_the_old_connection_leaves_a_resumed_session() {
 async fn session_ends_after_ping_without_sign_of_life() {
     let bench = Bench::new("").await;
     let ann = identity("ann", Role::Agent);
-    let session = Arc::new(bench.sessions.create_outbox_session(Transport::WebSocket, ann, (10, 1000)));
+    let limits = OutboxLimits { replay_frames: 10, replay_bytes: 1000, ..bench.sessions.limits.outbox };
+    let session = Arc::new(bench.sessions.create_outbox_session(Transport::WebSocket, ann, limits));
     let actor = Session::open(&bench.sessions, Arc::clone(&session), Some(Duration::from_millis(10)));
     let (is_alive, pings) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let wake = {

@@ -7,7 +7,7 @@ mod lifecycle;
 mod lists;
 mod middleware;
 mod plans;
-mod reviewed;
+mod reviews;
 mod scopes;
 mod subscriptions;
 mod tasks;

@@ -22,7 +22,7 @@ use countersign_exchange::{
     reply::ResponseQueue,
     slots::StreamSlot,
     state::{Channel, SessionState},
-    streams::{EventId, GET_STREAM, ReadOutcome},
+    streams::{EventId, GET_STREAM, ReadOutcome, StreamReader},
 };
 use countersign_http::framing::sse::{KEEP_ALIVE, interval_from_now, stream_response, write_event};
 use countersign_protocol::{ErrorKind, McpError};
@@ -112,25 +112,26 @@ impl EventStreamRequest<'_> {
     pub fn respond(self) -> Result<HttpResponse, ResumeError> {
         let Self { endpoint, session, identity, stream: number, after, slot } = self;
         let Channel::Streams(streams) = &session.channel else { return Err(ResumeError::TooLate) };
-        if after.is_some_and(|after| streams.newest(number).is_some_and(|newest| after > newest)) {
+        if after.is_some_and(|after| streams.newest_event(number).is_some_and(|newest| after > newest)) {
             return Err(ResumeError::Ahead);
         }
         // Clients resume a stream that ended without an answer again and again, as long as they get a stream.
         if after.is_some_and(|after| streams.has_ended_with(number, after)) {
             return Err(ResumeError::TooLate);
         }
-        let (reader, changed, newest) = streams.attach(number).ok_or(ResumeError::TooLate)?;
+        let StreamReader { number: reader, changed, newest_event } =
+            streams.attach(number).ok_or(ResumeError::TooLate)?;
         let state = EventStreamReader {
             endpoint: Arc::clone(endpoint),
             session: Arc::clone(session),
             number,
             reader,
             changed,
-            last_sent: after.unwrap_or(newest),
+            last_sent: after.unwrap_or(newest_event),
             must_prime: session.legacy_revision().is_some_and(|r| r.rules().sse_priming),
             ticks: interval_from_now(endpoint.transports.http.sse_keep_alive),
             identity: identity.clone(),
-            revoked: endpoint.sessions.authenticator.wait_until_token_revoked(identity),
+            revoked: endpoint.sessions.authenticator.wait_until_token_invalid(identity),
             slot,
         };
         Ok(stream_response(state, EventStreamReader::next))

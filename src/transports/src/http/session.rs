@@ -134,7 +134,7 @@ fn build_message_source(
         identity: post.identity.clone(),
         transport: Transport::Http,
         related,
-        assumed: assumed_revision,
+        assumed_revision,
         headers: forwarded_headers(&table, post.request),
         table,
     }
@@ -245,11 +245,11 @@ async fn respond(post: &Post<'_>, stream: &Arc<PostStream>, work: AnswerFuture) 
 /// Waits for the answer of a stream. Returns `None` as soon as the stream has other messages.
 async fn wait_for_sole_answer(session: &SessionState, number: u32) -> Option<Bytes> {
     let Channel::Streams(streams) = &session.channel else { return None };
-    let (_, mut changed, _) = streams.attach(number)?;
+    let mut reader = streams.attach(number)?;
     // Another reader may supersede this one: the reader that streams the events attaches later.
     while streams.is_untouched(number) {
         tokio::select! {
-            changed = changed.changed() => changed.ok()?,
+            changed = reader.changed.changed() => changed.ok()?,
             () = session.ended.cancelled() => return None,
         }
     }
@@ -372,7 +372,8 @@ fn try_open_stream(
     let invalid = |reason| McpError::new(ErrorKind::InvalidRequest, reason);
     header_revision(request)?;
     let end = session.ended.child_token();
-    let slot = endpoint.server.long_requests.admit_stream(&identity.principal, session.evictable(end.clone()))?;
+    let stream = session.evictable(end.clone());
+    let slot = endpoint.server.long_requests.slots.take_evictable(&identity.principal.name, stream)?;
     bind_session(request, session);
     session.touch();
     let (stream, after) = match last_event_id(request).map(EventId::parse) {

@@ -20,6 +20,7 @@ use crate::{
     link::{Listener, OutgoingRequest, Response, UpstreamNotification, handshake::add_meta_for},
     server::{Caller, LinkChoice, Upstream},
 };
+use countersign_domain::text::truncate;
 use countersign_protocol::{
     Era, ErrorKind, McpError, RequestId,
     json::{Member, MemberEdit, add_members, member, merge_meta, quoted, string},
@@ -232,7 +233,7 @@ fn unreadable_answer_error(reason: &str) -> McpError {
 /// change if its HTTP status says so or, without an HTTP error, if a proxy of the official SDK lost it.
 fn refusal_error(error: &RpcError) -> McpError {
     // Secrets are redacted first, because truncation could leave the beginning of a secret.
-    let message: String = redact(&error.message).chars().take(1000).collect();
+    let message = truncate(&redact(&error.message), 1000).to_owned();
     let may_be_applied = match error.status {
         Some(status @ 400..) => may_be_processed(status),
         _ => SDK_LOSS_CODES.contains(&error.code),
@@ -242,7 +243,7 @@ fn refusal_error(error: &RpcError) -> McpError {
 }
 
 fn input_required_error(reason: &str) -> McpError {
-    let reason: String = redact(reason).chars().take(500).collect();
+    let reason = truncate(&redact(reason), 500).to_owned();
     McpError::new(
         ErrorKind::InputRequired,
         format!(

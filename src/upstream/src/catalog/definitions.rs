@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 
 use super::names::Names;
+use countersign_domain::text::truncate;
 use countersign_protocol::{
     annotations::ToolAnnotations,
     json::{MemberAction, add_members, edit_members, member, replace_strings, string},
@@ -205,7 +206,7 @@ fn parse_definition<'a, T: Deserialize<'a>>(
 }
 
 fn definition_error(kind: &'static str, name: &str, reason: &str) -> DefinitionError {
-    let short = |text: &str| text.chars().take(200).collect();
+    let short = |text: &str| truncate(text, 200).to_owned();
     DefinitionError { kind, name: short(name), reason: short(reason) }
 }
 

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::Phase;
 use crate::link::LinkError;
+use countersign_domain::text::truncate;
 use countersign_protocol::redact::redact;
 use countersign_telemetry::metrics::{
     ConfiguredName, UPSTREAM_CALLS, UPSTREAM_IN_FLIGHT, UPSTREAM_LINKS, UPSTREAM_RESTARTS, UPSTREAM_UNATTRIBUTED,
@@ -119,5 +120,5 @@ impl UpstreamMetrics {
 
 /// Returns the text of an error for the status, without secrets.
 fn error_text(error: &LinkError) -> String {
-    redact(&error.to_string()).chars().take(500).collect()
+    truncate(&redact(&error.to_string()), 500).to_owned()
 }

@@ -41,6 +41,7 @@ use crate::{
     link::{Connector, LinkError, LinkKind, NegotiatedSession, UpstreamNotification},
 };
 use countersign_config::UpstreamConfig;
+use countersign_domain::text::truncate;
 use countersign_protocol::{Era, ErrorKind, McpError};
 use countersign_provider::{List, ProviderEvent};
 
@@ -432,7 +433,7 @@ impl Upstream {
     /// Counts a message that cannot be attributed to a call.
     pub(super) fn count_unattributed(&self, method: &str) {
         self.metrics.unattributed.increment(1);
-        let method: String = method.chars().take(64).collect();
+        let method = truncate(method, 64);
         tracing::debug!(upstream = %self.config.name, method, "a message is dropped, because it cannot be attributed to one call");
     }
 

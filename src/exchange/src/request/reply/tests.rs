@@ -58,7 +58,7 @@ fn message_after_an_answer_without_stream_goes_to_stream_of_get() {
     assert_eq!(stream.number_or_close(), None);
     assert!(RelatedChannel::Stream(stream).send(Bytes::from("late")));
     let Channel::Streams(streams) = &session.channel else { unreachable!() };
-    assert_eq!((streams.newest(GET_STREAM), streams.newest(GET_STREAM + 1)), (Some(1), None));
+    assert_eq!((streams.newest_event(GET_STREAM), streams.newest_event(GET_STREAM + 1)), (Some(1), None));
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn first_message_opens_stream_of_post() {
     assert!(related.send(Bytes::from("a")) && related.send(Bytes::from("b")));
     let number = stream.number().unwrap();
     let Channel::Streams(streams) = &session.channel else { unreachable!() };
-    assert_eq!(streams.newest(number), Some(2), "both are on one stream");
+    assert_eq!(streams.newest_event(number), Some(2), "both are on one stream");
     assert!(!RelatedChannel::None.send(Bytes::from("c")));
 }
 

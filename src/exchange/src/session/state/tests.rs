@@ -30,9 +30,9 @@ fn session_is_connected_while_its_client_is_reachable() {
     assert!(!over_websocket.is_connected());
     let over_http = session(Channel::Streams(Streams::new(10, 1000)));
     assert!(!over_http.is_connected());
-    let (key, _) = over_http.admit(&id(), 10).unwrap();
+    let (key, _) = over_http.register_request(&id(), 10).unwrap();
     assert!(over_http.is_connected());
-    over_http.release(&key);
+    over_http.release_request(&key);
     assert!(!over_http.is_connected());
     let Channel::Streams(streams) = &over_http.channel else { panic!("no streams") };
     let reader = streams.attach(GET_STREAM);
@@ -44,25 +44,25 @@ fn session_is_connected_while_its_client_is_reachable() {
 #[test]
 fn request_id_is_unique_in_session_and_cancels_its_request() {
     let session = session(outbox());
-    let (key, cancel) = session.admit(&id(), 10).unwrap();
-    assert_eq!(session.admit(&id(), 10).err().unwrap().kind, ErrorKind::InvalidRequest);
+    let (key, cancel) = session.register_request(&id(), 10).unwrap();
+    assert_eq!(session.register_request(&id(), 10).err().unwrap().kind, ErrorKind::InvalidRequest);
     session.cancel(&RequestId::from_raw("2"));
     session.cancel(&RequestId::from_raw("\"1\""));
     assert!(!cancel.is_cancelled(), "neither id is that of the request");
     session.cancel(&id());
     assert!(cancel.is_cancelled());
-    session.release(&key);
-    let (_, again) = session.admit(&id(), 10).unwrap();
+    session.release_request(&key);
+    let (_, again) = session.register_request(&id(), 10).unwrap();
     assert!(!again.is_cancelled());
 }
 
 #[test]
 fn clients_on_one_stateless_connection_may_use_equal_ids() {
     let session = session(Channel::None);
-    let (first, cancel) = session.admit(&id(), 2).unwrap();
-    let (second, _) = session.admit(&id(), 2).unwrap();
+    let (first, cancel) = session.register_request(&id(), 2).unwrap();
+    let (second, _) = session.register_request(&id(), 2).unwrap();
     assert_ne!(first, second);
-    assert_eq!(session.admit(&id(), 2).err().unwrap().kind, ErrorKind::Overloaded);
+    assert_eq!(session.register_request(&id(), 2).err().unwrap().kind, ErrorKind::Overloaded);
     session.cancel(&id());
     assert!(!cancel.is_cancelled(), "the ids of several clients may be equal");
 }
@@ -70,10 +70,10 @@ fn clients_on_one_stateless_connection_may_use_equal_ids() {
 #[test]
 fn end_of_session_cancels_its_requests() {
     let session = session(outbox());
-    let (_, cancel) = session.admit(&id(), 10).unwrap();
+    let (_, cancel) = session.register_request(&id(), 10).unwrap();
     session.end();
     assert!(cancel.is_cancelled());
-    let (_, late) = session.admit(&RequestId::from_raw("2"), 10).unwrap();
+    let (_, late) = session.register_request(&RequestId::from_raw("2"), 10).unwrap();
     assert!(late.is_cancelled(), "a request that arrives after the end is cancelled, too");
 }
 
@@ -85,9 +85,9 @@ fn activity_is_busy_or_idle_or_handshake_by_state() {
     assert_eq!(session.activity(), Activity::Handshake, "the handshake is not finished");
     session.mark_initialized();
     assert!(matches!(session.activity(), Activity::Idle(_)));
-    let (key, _) = session.admit(&id(), 10).unwrap();
+    let (key, _) = session.register_request(&id(), 10).unwrap();
     assert_eq!(session.activity(), Activity::Busy);
-    session.release(&key);
+    session.release_request(&key);
     assert!(matches!(session.activity(), Activity::Idle(_)));
     assert!(
         matches!(self::session(Channel::None).activity(), Activity::Idle(_)),

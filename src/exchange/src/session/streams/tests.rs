@@ -16,13 +16,13 @@ fn message_after_the_answer_goes_to_stream_of_get() {
     let (answered, forgotten) = (streams.open(), streams.open());
     streams.push_last(answered, Some(bytes("answer")));
     streams.forget(forgotten);
-    let (reader, ..) = streams.attach(GET_STREAM).unwrap();
+    let reader = streams.attach(GET_STREAM).unwrap().number;
     for (stream, message) in [(answered, "late"), (forgotten, "later")] {
         streams.push(stream, bytes(message)).unwrap();
     }
     let late = vec![(1, bytes("late")), (2, bytes("later"))];
     assert_eq!(streams.read(GET_STREAM, reader, 0), ReadOutcome::Events(late));
-    assert_eq!(streams.newest(answered), Some(1));
+    assert_eq!(streams.newest_event(answered), Some(1));
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn resumed_reader_gets_only_later_events() {
     streams.push(n, bytes("one")).unwrap();
     streams.push(n, bytes("two")).unwrap();
     streams.finish(n);
-    let (reader, _, _) = streams.attach(n).unwrap();
+    let reader = streams.attach(n).unwrap().number;
     assert_eq!(streams.read(n, reader, 1), ReadOutcome::Events(vec![(2, bytes("two"))]));
     assert_eq!(streams.read(n, reader, 2), ReadOutcome::End);
 }
@@ -60,8 +60,8 @@ fn stream_is_untouched_until_first_event_or_end() {
 #[test]
 fn second_reader_supersedes_first() {
     let streams = Streams::new(10, 1000);
-    let (first, _, _) = streams.attach(GET_STREAM).unwrap();
-    let (second, _, _) = streams.attach(GET_STREAM).unwrap();
+    let first = streams.attach(GET_STREAM).unwrap().number;
+    let second = streams.attach(GET_STREAM).unwrap().number;
     assert_eq!(streams.read(GET_STREAM, first, 0), ReadOutcome::Superseded);
     assert_eq!(streams.read(GET_STREAM, second, 0), ReadOutcome::Wait);
 }
@@ -77,8 +77,8 @@ fn finished_streams_are_dropped_first_at_limit() {
         streams.push(GET_STREAM, bytes("x")).unwrap();
     }
     assert!(streams.attach(finished_stream).is_none());
-    let (reader, _, newest) = streams.attach(GET_STREAM).unwrap();
-    assert_eq!(newest, 5);
+    let StreamReader { number: reader, newest_event, .. } = streams.attach(GET_STREAM).unwrap();
+    assert_eq!(newest_event, 5);
     assert_eq!(
         streams.read(GET_STREAM, reader, 0),
         ReadOutcome::Events(vec![(3, bytes("x")), (4, bytes("x")), (5, bytes("x"))])
@@ -93,7 +93,7 @@ fn undelivered_answer_is_not_dropped_for_another() {
     streams.push_last(first, Some(Bytes::from(vec![b'a'; 90])));
     streams.push_last(second, Some(Bytes::from(vec![b'b'; 90])));
     streams.push(GET_STREAM, bytes("x")).unwrap();
-    let (reader, _watch, _) = streams.attach(first).unwrap();
+    let StreamReader { number: reader, changed: _changed, .. } = streams.attach(first).unwrap();
     drop(hold);
     assert!(matches!(streams.read(first, reader, 0), ReadOutcome::Events(events) if events[0].1.len() == 90));
     // An answer that was read may be dropped.
@@ -106,7 +106,7 @@ fn single_answer_counts_as_memory_until_another_event() {
     let memory = MemoryBudget::new(1 << 20, 1 << 20);
     let streams = Streams::with_share(LIMITS, memory.share("ann"));
     let n = streams.open();
-    let (reader, _watch, _) = streams.attach(n).unwrap();
+    let StreamReader { number: reader, changed: _changed, .. } = streams.attach(n).unwrap();
     streams.push_last(n, Some(Bytes::from(vec![b'a'; 40 << 10])));
     assert!(memory.used_by("ann") > 0);
     assert!(matches!(streams.read(n, reader, 0), ReadOutcome::Events(events) if events[0].1.len() == 40 << 10));
@@ -155,7 +155,7 @@ fn number_of_events(outcome: ReadOutcome) -> usize {
 fn read_stream_has_limits_of_messages_and_drops_progress_first() {
     let streams = Streams::with_limits(OutboxLimits { messages: 8, bytes: 10_000, replay_frames: 2, ..LIMITS });
     let n = streams.open();
-    let (reader, _watch, _) = streams.attach(n).unwrap();
+    let StreamReader { number: reader, changed: _changed, .. } = streams.attach(n).unwrap();
     let progress = || encode::notification("notifications/progress", None);
     assert_eq!((0..20).filter(|_| streams.push(n, progress()).is_ok()).count(), 4);
     assert_eq!(streams.push(n, progress()), Err(PushError::Dispensable { is_first: false }));
@@ -182,7 +182,7 @@ fn stream_keeps_messages_for_its_first_reader() {
         streams.push(detached, bytes("x")).unwrap();
     }
     for (stream, count) in [(detached, 2), (awaited, 4)] {
-        let (reader, ..) = streams.attach(stream).unwrap();
+        let reader = streams.attach(stream).unwrap().number;
         assert_eq!(number_of_events(streams.read(stream, reader, 0)), count);
     }
 }
@@ -191,7 +191,7 @@ fn stream_keeps_messages_for_its_first_reader() {
 fn unread_events_without_memory_end_their_streams() {
     let memory = MemoryBudget::new(64 << 10, 64 << 10);
     let streams = Streams::with_share(OutboxLimits { bytes: 1 << 20, ..LIMITS }, memory.share("ann"));
-    let (_, _watch, _) = streams.attach(GET_STREAM).unwrap();
+    let _reader = streams.attach(GET_STREAM).unwrap();
     let message = || Bytes::from(vec![b'x'; 40 << 10]);
     streams.push(GET_STREAM, message()).unwrap();
     streams.push(GET_STREAM, message()).unwrap();
@@ -206,9 +206,9 @@ fn unread_streams_are_closed_for_another_principal() {
     let streams = Streams::with_share(OutboxLimits { bytes: 1 << 20, ..LIMITS }, memory.share("ann"));
     let end = CancellationToken::new();
     streams.set_end_token(end.clone());
-    let (_, _watch, _) = streams.attach(GET_STREAM).unwrap();
+    let _reader = streams.attach(GET_STREAM).unwrap();
     streams.push(GET_STREAM, Bytes::from(vec![b'x'; 70 << 10])).unwrap();
-    let later = eviction::now() + 1;
+    let later = eviction::monotonic_ms() + 1;
     let (holder, mut other) = (Streams::new(1, 1), memory.share("bob"));
     assert!(other.cover_messages(64 << 10, later, || Arc::downgrade(&holder.state) as WeakHolder));
     assert!(end.is_cancelled() && streams.attach(GET_STREAM).is_none());

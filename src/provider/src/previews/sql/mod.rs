@@ -35,7 +35,7 @@ pub(super) type Row = Map<String, Value>;
 pub(super) struct QueryAnswer {
     pub query: String,
     pub rows: Vec<Row>,
-    /// Set if policy does not let the proposer make the query without review.
+    /// `true` if policy does not let the proposer make the query without review.
     pub restricted: bool,
     /// See [`countersign_domain::changes::PreviewNote::state_keys`].
     pub state_key: String,

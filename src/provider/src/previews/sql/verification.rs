@@ -10,12 +10,7 @@ use super::{
     },
     statement_label,
 };
-use crate::previews::{
-    expressions,
-    fault::Fault,
-    recipe_runner::{RecipeRunner, run_blocking},
-    verification::diff_limits,
-};
+use crate::previews::{fault::Fault, recipe_runner::RecipeRunner, verification::diff_limits};
 use countersign_domain::{
     changes::{Change, Verification, diff::DiffBuilder},
     recipes::SqlRecipe,
@@ -51,8 +46,7 @@ pub(in crate::previews) async fn verify_statements(
     statements: &[ObservedStatement],
     change: &Change,
 ) -> Result<Verification, Fault> {
-    let text = change.arguments.get().to_owned();
-    let arguments = run_blocking(move || expressions::parse_arguments(&text)).await?;
+    let arguments = runner.parse_arguments().await?;
     let mut verifier = Verifier {
         runner,
         sql,

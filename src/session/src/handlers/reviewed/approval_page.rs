@@ -11,7 +11,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::long_poll::{ChangeWait, WaitOutcome};
 use crate::gateway::{long_requests::LongRequests, server::Reviews};
-use countersign_bridge::{result::input_required_result, task_shape};
+use countersign_bridge::{
+    result::{InputRequest, input_required_result},
+    task_json,
+};
 use countersign_domain::{changes::Change, questions::ELICITATION};
 use countersign_exchange::{
     ask,
@@ -70,7 +73,7 @@ pub fn notify_when(
     limit: Duration,
     is_done: impl Future<Output = bool> + 'static,
 ) {
-    let (started_at, evicted) = (eviction::now(), CancellationToken::new());
+    let (started_at, evicted) = (eviction::monotonic_ms(), CancellationToken::new());
     let stream = EvictableStream::new(move || Activity::Idle(started_at), evicted.clone());
     let Ok(slot) = requests.slots.take_evictable_if_free(&exchange.identity.principal.name, stream) else { return };
     let (session, shutdown) = (Arc::clone(&exchange.session), requests.shutdown.clone());
@@ -96,7 +99,7 @@ pub fn page_result(exchange: &Exchange, reviews: &Reviews, change: &Change) -> O
         return None;
     }
     let params = change_page_params(reviews, change).to_string();
-    Some(input_required_result([(INPUT_KEY, ELICITATION, Some(&*params))], Some(&change.id), SERVER_META))
+    Some(input_required_result([InputRequest::elicitation(INPUT_KEY, &params)], Some(&change.id), SERVER_META))
 }
 
 /// Returns `inputRequests` of the change as a task, unless its client has already answered.
@@ -119,7 +122,7 @@ pub async fn ask(exchange: &Exchange, reviews: &Arc<Reviews>, change: &Arc<Chang
     params["elicitationId"] = elicitation_id.as_str().into();
     let mut params = params.to_string();
     if let Some(task) = task {
-        params = task_shape::with_related_task(&params, task);
+        params = task_json::with_related_task(&params, task);
     }
     match ask::ask(&exchange.session, &exchange.related, ELICITATION, Some(&params)).await {
         Ok(answer) => {
@@ -164,7 +167,7 @@ mod tests {
             ended
         });
         assert!(!first.is_cancelled() && second.is_cancelled());
-        let _held = requests.admit(&exchange.identity.principal).unwrap();
+        let _held = requests.slots.take(&exchange.identity.principal.name).unwrap();
         first.cancelled().await;
     }
 }

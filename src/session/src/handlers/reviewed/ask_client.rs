@@ -9,7 +9,11 @@ use futures_util::future::join_all;
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::gateway::server::Reviews;
-use countersign_bridge::{questions, result, task_shape};
+use countersign_bridge::{
+    questions,
+    result::{self, InputRequest},
+    task_json,
+};
 use countersign_domain::{
     changes::{Change, ChangeState, Terms, dialogue::Question},
     principal::Scope,
@@ -65,22 +69,22 @@ fn question_params(question: &Question) -> Option<&str> {
     question.params.as_deref().map(RawValue::get)
 }
 
-/// Returns the key, the method and the parameters of a question.
-fn as_request(question: &Question) -> (&str, &str, Option<&str>) {
-    (&question.key, &question.method, question_params(question))
+/// Returns a question as a request in `inputRequests`.
+fn as_input_request(question: &Question) -> InputRequest<'_> {
+    InputRequest { key: &question.key, method: &question.method, params: question_params(question) }
 }
 
 /// Returns `inputRequests` with the open questions that this client can answer, or `None` if there are none.
 pub fn input_requests(exchange: &Exchange, change: &Change) -> Option<String> {
     let open = answerable_questions(exchange, change);
-    (!open.is_empty()).then(|| result::input_requests(open.into_iter().map(as_request)))
+    (!open.is_empty()).then(|| result::input_requests(open.into_iter().map(as_input_request)))
 }
 
 /// Returns the result that asks a stateless client, which then retries the call.
 pub fn question_result(exchange: &Exchange, change: &Change) -> Option<String> {
     let open = answerable_questions(exchange, change);
     (exchange.is_modern() && !open.is_empty())
-        .then(|| result::input_required_result(open.into_iter().map(as_request), Some(&change.id), SERVER_META))
+        .then(|| result::input_required_result(open.into_iter().map(as_input_request), Some(&change.id), SERVER_META))
 }
 
 /// Delivers a client's answers (`inputResponses`, as JSON) to the tool. Answers that are not objects, or that match no
@@ -118,7 +122,7 @@ pub async fn ask_open_questions(exchange: &Exchange, reviews: &Reviews, change: 
         let id = is_url_elicitation(&question.method, question_params(question)).then(|| nanoid::nanoid!(24));
         let mut params = adapt_params(&question.method, question_params(question), exchange.revision(), id.as_deref());
         if let Some(task) = task {
-            params = Some(task_shape::with_related_task(params.as_deref().unwrap_or("{}"), task));
+            params = Some(task_json::with_related_task(params.as_deref().unwrap_or("{}"), task));
         }
         let answer = match ask(&exchange.session, &exchange.related, &question.method, params.as_deref()).await {
             Ok(answer) => Ok(Arc::from(answer)),

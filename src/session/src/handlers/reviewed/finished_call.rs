@@ -17,13 +17,15 @@ pub struct FinishedCall {
     /// `true` if the `structuredContent` of the result fits the tool's listed output schema. Otherwise only the text is
     /// sent.
     pub fits_output_schema: bool,
+    /// The id of the change, if the call became one.
+    pub change_id: Option<String>,
 }
 
 impl FinishedCall {
     /// Creates the answer to a call that failed.
     pub fn from_error(error: &McpError, route: &ToolRoute) -> Self {
         let fits_output_schema = route.allows_structured_error();
-        Self { result: ToolResult::error(error), failure: Some(error.kind), fits_output_schema }
+        Self { result: ToolResult::error(error), failure: Some(error.kind), fits_output_schema, change_id: None }
     }
 }
 
@@ -53,7 +55,8 @@ pub fn is_tool_failure(kind: ErrorKind) -> bool {
 pub fn outcome_of(change: &Change) -> Option<Result<FinishedCall, McpError>> {
     let not_run = |kind| {
         let result = ToolResult { is_error: true, ..gateway_tools::change_result(change) };
-        Some(Ok(FinishedCall { result, failure: Some(kind), fits_output_schema: true }))
+        let change_id = Some(change.id.clone());
+        Some(Ok(FinishedCall { result, failure: Some(kind), fits_output_schema: true, change_id }))
     };
     match change.state {
         ChangeState::Applied => Some(Ok(applied_call(change))),
@@ -76,7 +79,7 @@ fn applied_call(change: &Change) -> FinishedCall {
         // A person settled the change as applied, or the answer is no longer stored.
         None => gateway_tools::change_result(change),
     };
-    FinishedCall { result, failure: None, fits_output_schema: true }
+    FinishedCall { result, failure: None, fits_output_schema: true, change_id: Some(change.id.clone()) }
 }
 
 fn failed_call(change: &Change) -> Result<FinishedCall, McpError> {
@@ -102,7 +105,7 @@ fn failed_call(change: &Change) -> Result<FinishedCall, McpError> {
         Some(result) => with_edits_note(ToolResult { is_error: true, ..result }, change),
         None => ToolResult { is_error: true, ..gateway_tools::change_result(change) },
     };
-    Ok(FinishedCall { result, failure: Some(kind), fits_output_schema })
+    Ok(FinishedCall { result, failure: Some(kind), fits_output_schema, change_id: Some(change.id.clone()) })
 }
 
 /// Appends a note, after the tool's own content, if a reviewer has edited the arguments.

@@ -87,7 +87,7 @@ impl ChangeWait<'_> {
             () = reviews.long_requests.shutdown.cancelled() => {
                 Ok(WaitOutcome::NotReached(reload(reviews, before).await))
             }
-            revoked = reviews.long_requests.wait_until_revoked(&exchange.identity) => Err(revoked),
+            error = reviews.long_requests.authenticator.wait_until_invalid(&exchange.identity) => Err(error),
         }
     }
 

@@ -7,9 +7,9 @@
 
 use serde_json::{Map, Value, json, value::RawValue};
 
-use super::super::tool_call::{ReviewedCall, ToolCallScope};
+use super::super::tool_call::{RoutedCall, ToolCallScope, input_responses};
 use crate::policy::{self, JudgedCall};
-use countersign_bridge::result::input_required_result;
+use countersign_bridge::result::{InputRequest, input_required_result};
 use countersign_domain::{
     policy::Verdict,
     principal::Scope,
@@ -61,10 +61,10 @@ pub enum MissingArguments {
 /// # Errors
 /// `FORBIDDEN` if the client's token does not permit proposals; the errors of [`policy::judge`].
 pub(in crate::handlers) async fn ask_for(
-    call: &ReviewedCall<'_>,
+    call: &RoutedCall<'_>,
     judged: Option<JudgedCall>,
 ) -> Result<Option<MissingArguments>, McpError> {
-    let ReviewedCall { scope: ToolCallScope { exchange, .. }, route, arguments, .. } = *call;
+    let RoutedCall { scope: ToolCallScope { exchange, .. }, route, arguments, .. } = *call;
     if !can_fill_in_forms(exchange) {
         return Ok(None);
     }
@@ -81,20 +81,21 @@ pub(in crate::handlers) async fn ask_for(
 }
 
 /// Asks for the values of a form.
-async fn ask_with_form(call: &ReviewedCall<'_>, schema: &Value) -> Option<MissingArguments> {
-    let ReviewedCall { scope: ToolCallScope { exchange, runner, .. }, route, arguments, .. } = *call;
+async fn ask_with_form(call: &RoutedCall<'_>, schema: &Value) -> Option<MissingArguments> {
+    let RoutedCall { scope: ToolCallScope { exchange, runner, .. }, route, arguments, .. } = *call;
     let long_requests = &runner.long_requests;
     let title = if route.def.title.is_empty() { &route.name } else { &route.def.title };
     let message = format!("{title} lacks arguments. Fill them in here. A person may then have to approve the call.");
     let params = json!({ "mode": "form", "message": message, "requestedSchema": schema }).to_string();
     if exchange.is_modern() {
-        let Some(answer) = call.responses.and_then(|responses| member(responses, INPUT_KEY)) else {
-            let result = input_required_result([(INPUT_KEY, ELICITATION, Some(&*params))], None, SERVER_META);
+        let Some(answer) = input_responses(exchange, call.request).and_then(|responses| member(responses, INPUT_KEY))
+        else {
+            let result = input_required_result([InputRequest::elicitation(INPUT_KEY, &params)], None, SERVER_META);
             return Some(MissingArguments::NeedsInput(result));
         };
         return fill_in(arguments, schema, answer).map(MissingArguments::Complete);
     }
-    let _slot = long_requests.admit(&exchange.identity.principal).ok()?;
+    let _slot = long_requests.slots.take(&exchange.identity.principal.name).ok()?;
     let params = adapt_params(ELICITATION, Some(&params), exchange.revision(), None);
     let answer = tokio::select! {
         answer = ask(&exchange.session, &exchange.related, ELICITATION, params.as_deref()) => answer.ok()?,

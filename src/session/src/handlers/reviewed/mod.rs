@@ -16,7 +16,7 @@ use std::{sync::Arc, time::Duration};
 use serde_json::{json, value::RawValue};
 use tokio::time::timeout;
 
-use super::tool_call::{ReviewedCall, ToolCallScope, ToolOutcome};
+use super::tool_call::{ReviewOptions, RoutedCall, ToolCallScope, ToolOutcome, input_responses};
 use crate::{gateway::server::Reviews, policy::JudgedCall};
 use countersign_bridge::tasks;
 use countersign_domain::{
@@ -25,7 +25,7 @@ use countersign_domain::{
 };
 use countersign_exchange::context::Exchange;
 use countersign_protocol::{ErrorKind, McpError, Revision, arguments, params::LoggingLevel};
-use countersign_provider::previews;
+use countersign_provider::previews::{self, PreviewRequest};
 use countersign_review::{CallIdentity, Proposal};
 use countersign_routing::ToolRoute;
 use countersign_runtime::background;
@@ -36,8 +36,12 @@ use long_poll::{ChangeWait, Hold, WaitOutcome};
 ///
 /// # Errors
 /// Fails if the call cannot be previewed or stored.
-pub(super) async fn review(call: &ReviewedCall<'_>, judged: &JudgedCall) -> Result<ToolOutcome, McpError> {
-    let ReviewedCall { scope: ToolCallScope { exchange, runner, .. }, arguments, .. } = *call;
+pub(super) async fn review(
+    call: &RoutedCall<'_>,
+    options: &ReviewOptions<'_>,
+    judged: &JudgedCall,
+) -> Result<ToolOutcome, McpError> {
+    let RoutedCall { scope: ToolCallScope { exchange, runner, .. }, arguments, .. } = *call;
     let decision = &judged.decision;
     tracing::debug!(
         tool = judged.subject(),
@@ -47,11 +51,11 @@ pub(super) async fn review(call: &ReviewedCall<'_>, judged: &JudgedCall) -> Resu
     );
     // A person must approve exactly one meaning, so duplicate keys are refused.
     arguments::check(arguments, runner.limits.envelope.max_depth)?;
-    if decision.terms.on_review == OnReview::Task && !call.accepts_task {
+    if decision.terms.on_review == OnReview::Task && !options.accepts_task {
         return Err(task_required_error(exchange));
     }
-    let change = propose(call, judged).await?;
-    answer_reviewed_call(call, change).await
+    let change = propose(call, options, judged).await?;
+    answer_reviewed_call(call, options, change).await
 }
 
 /// Continues a call that became a change, which its `requestState` names. The policy is not asked again: even if it
@@ -59,15 +63,16 @@ pub(super) async fn review(call: &ReviewedCall<'_>, judged: &JudgedCall) -> Resu
 ///
 /// # Errors
 /// `-32602` for a state that does not belong to this call; the errors of the store.
-pub(super) async fn resume(call: &ReviewedCall<'_>, state: &str) -> Result<ToolOutcome, McpError> {
+pub(super) async fn resume(call: &RoutedCall<'_>, options: &ReviewOptions<'_>) -> Result<ToolOutcome, McpError> {
     let ToolCallScope { exchange, reviews, .. } = call.scope;
+    let state = options.request_state.as_deref().unwrap_or_default();
     let mut change = find_named_change(call, state).await?;
-    if let Some(responses) = call.responses {
+    if let Some(responses) = input_responses(exchange, call.request) {
         ask_client::deliver_answers(exchange, reviews, &change, responses).await?;
         // The given change still holds the questions that were just answered.
         change = long_poll::reload(reviews, change).await;
     }
-    answer_reviewed_call(call, change).await
+    answer_reviewed_call(call, options, change).await
 }
 
 /// Answers a call that the policy allows now with the change that was proposed with its idempotency key. Returns `None`
@@ -75,12 +80,15 @@ pub(super) async fn resume(call: &ReviewedCall<'_>, state: &str) -> Result<ToolO
 ///
 /// # Errors
 /// `IDEMPOTENCY_CONFLICT` if the key belongs to the change of another call; the errors of the store.
-pub(super) async fn answer_repeat(call: &ReviewedCall<'_>) -> Result<Option<ToolOutcome>, McpError> {
+pub(super) async fn answer_repeat(
+    call: &RoutedCall<'_>,
+    options: &ReviewOptions<'_>,
+) -> Result<Option<ToolOutcome>, McpError> {
     if call.route.is_read_only() {
         return Ok(None);
     }
-    match find_repeated(call).await? {
-        Some(change) => answer_reviewed_call(call, change).await.map(Some),
+    match find_repeated(call, options).await? {
+        Some(change) => answer_reviewed_call(call, options, change).await.map(Some),
         None => Ok(None),
     }
 }
@@ -104,26 +112,31 @@ fn task_required_error(exchange: &Exchange) -> McpError {
 /// - with the request to open the change's page, at the first attempt of a stateless client;
 /// - with the change after a wait, if the rule holds the call or a client of 2025-11-25 is asked to open the page;
 /// - with the change as it is now.
-async fn answer_reviewed_call(call: &ReviewedCall<'_>, change: Arc<Change>) -> Result<ToolOutcome, McpError> {
+async fn answer_reviewed_call(
+    call: &RoutedCall<'_>,
+    options: &ReviewOptions<'_>,
+    change: Arc<Change>,
+) -> Result<ToolOutcome, McpError> {
     let ToolCallScope { exchange, reviews, .. } = call.scope;
-    if call.accepts_task || (outcome_of(&change).is_none() && long_poll::is_over(&change)) {
+    if options.accepts_task || (outcome_of(&change).is_none() && long_poll::is_over(&change)) {
         return Ok(ToolOutcome::Pending(change));
     }
-    if call.request_state.is_none()
+    if options.request_state.is_none()
         && !long_poll::is_over(&change)
         && let Some(result) = approval_page::page_result(exchange, reviews, &change)
     {
         return Ok(ToolOutcome::NeedsInput { result, pending: true });
     }
-    let asks_to_open_page = call.request_state.is_none() && change.terms.open_page && approval_page::can_ask(exchange);
+    let asks_to_open_page =
+        options.request_state.is_none() && change.terms.open_page && approval_page::can_ask(exchange);
     let holds = change.terms.on_review == OnReview::Hold;
     if !asks_to_open_page && !holds {
         return Ok(ToolOutcome::from_change(change));
     }
-    let progress = exchange.progress(call.progress_token);
+    let progress = exchange.progress(options.progress_token);
     let hold = Hold::new(Duration::from_secs(change.terms.hold_for), &*progress);
     // Without a free slot the call is not held; its change is pending all the same.
-    let Ok(_slot) = reviews.long_requests.admit(&exchange.identity.principal) else {
+    let Ok(_slot) = reviews.long_requests.slots.take(&exchange.identity.principal.name) else {
         return Ok(ToolOutcome::from_change(change));
     };
     let wait = wait_while_held(exchange, reviews, Arc::clone(&change), hold);
@@ -181,8 +194,8 @@ async fn wait_while_held(
 }
 
 /// Finds the change that `requestState` names. It must belong to this principal and to this call.
-async fn find_named_change(call: &ReviewedCall<'_>, id: &str) -> Result<Arc<Change>, McpError> {
-    let ReviewedCall { scope: ToolCallScope { exchange, reviews, .. }, route, arguments, .. } = *call;
+async fn find_named_change(call: &RoutedCall<'_>, id: &str) -> Result<Arc<Change>, McpError> {
+    let RoutedCall { scope: ToolCallScope { exchange, reviews, .. }, route, arguments, .. } = *call;
     // A reviewer may have edited the arguments since, and the client's person may have filled some in before.
     let has_arguments = |change: &Change| {
         let original = change.original_arguments();
@@ -205,34 +218,39 @@ pub(super) fn foreign_state_error() -> McpError {
 }
 
 /// Returns the change that was proposed with the idempotency key of the call, if it has one.
-async fn find_repeated(call: &ReviewedCall<'_>) -> Result<Option<Arc<Change>>, McpError> {
-    let ReviewedCall { scope: ToolCallScope { exchange, reviews, .. }, route, arguments, .. } = *call;
-    let Some(key) = &call.idempotency_key else { return Ok(None) };
+async fn find_repeated(call: &RoutedCall<'_>, options: &ReviewOptions<'_>) -> Result<Option<Arc<Change>>, McpError> {
+    let RoutedCall { scope: ToolCallScope { exchange, reviews, .. }, route, arguments, .. } = *call;
+    let Some(key) = &options.idempotency_key else { return Ok(None) };
     let identity = CallIdentity { provider: route.provider.name(), tool: &route.def.name, arguments };
-    let plan = call.plan.as_ref().map(|plan| plan.id.as_str());
+    let plan = options.plan.as_ref().map(|plan| plan.id.as_str());
     reviews.changes.find_repeated(&exchange.identity.principal.name, key, identity, plan).await
 }
 
 /// Proposes the call as a change, and stores the change.
-async fn propose(call: &ReviewedCall<'_>, judged: &JudgedCall) -> Result<Arc<Change>, McpError> {
-    let ReviewedCall { scope, route, arguments, .. } = *call;
+async fn propose(
+    call: &RoutedCall<'_>,
+    options: &ReviewOptions<'_>,
+    judged: &JudgedCall,
+) -> Result<Arc<Change>, McpError> {
+    let RoutedCall { scope, route, arguments, .. } = *call;
     let ToolCallScope { exchange, runner, reviews, .. } = scope;
-    if let Some(change) = find_repeated(call).await? {
+    if let Some(change) = find_repeated(call, options).await? {
         return Ok(change);
     }
     let (provider, context) = (route.provider.provider(), scope.preview_context());
-    let preview = previews::preview(&reviews.directory, &provider, &route.def.name, arguments, &context);
-    let preview = runner.limits.with_timeout(preview).await?;
+    let (directory, tool) = (&reviews.directory, &route.def.name);
+    let request = PreviewRequest { directory, provider: &provider, tool, arguments, context: &context };
+    let preview = runner.limits.with_timeout(previews::preview(request)).await?;
     let (decision, terms) = (&*judged.decision, &judged.decision.terms);
     if terms.on_failed_preview.returns(&preview.note) {
         return Err(return_failing_call(scope, judged, &preview.note).await);
     }
-    let stays_reachable = call.accepts_task || terms.on_review == OnReview::Hold;
+    let stays_reachable = options.accepts_task || terms.on_review == OnReview::Hold;
     let previewed = PreviewedCall { route, decision, arguments, preview };
     let proposal = Proposal {
         client_capabilities: ask_client::capabilities_for_change(exchange, route, terms, stays_reachable),
-        idempotency_key: call.idempotency_key.as_deref().map(str::to_owned),
-        stated_reason: call.reason.as_deref().map(str::to_owned),
+        idempotency_key: options.idempotency_key.as_deref().map(str::to_owned),
+        stated_reason: options.reason.as_deref().map(str::to_owned),
         ..previewed.into_proposal(exchange.proposer(), reviews.expire_after)
     };
     let changes = reviews.changes.clone();

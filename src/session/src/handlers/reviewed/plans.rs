@@ -9,7 +9,7 @@ use super::{
     super::{
         account_connection,
         tool_call::{
-            ReviewedCall, RoutedCall, ToolCallScope, ToolOutcome, arguments_or_empty, complete_arguments, find_route,
+            ReviewOptions, RoutedCall, ToolCallScope, ToolOutcome, arguments_or_empty, complete_arguments, find_route,
         },
         upstream_wait::RouteFinder,
     },
@@ -25,9 +25,10 @@ use countersign_domain::{
     },
     policy::Verdict,
     principal::Scope,
+    text::truncate,
 };
 use countersign_protocol::{ErrorKind, McpError, arguments};
-use countersign_provider::previews;
+use countersign_provider::previews::{self, PreviewRequest};
 use countersign_review::{
     CallIdentity, PlanAnnouncement, PlanProposal, Proposal,
     gateway_tools::{ProposePlanArgs, plan_result},
@@ -89,7 +90,8 @@ pub(in crate::handlers) async fn propose_plan(
 }
 
 fn finished_plan(steps: &[Arc<Change>]) -> ToolOutcome {
-    ToolOutcome::Finished(FinishedCall { result: plan_result(steps), failure: None, fits_output_schema: true }, None)
+    let result = plan_result(steps);
+    ToolOutcome::Finished(FinishedCall { result, failure: None, fits_output_schema: true, change_id: None })
 }
 
 /// A call of a plan that the policy does not deny.
@@ -133,10 +135,11 @@ async fn preview_calls(scope: ToolCallScope<'_>, calls: &[PlannedCall<'_>]) -> R
 /// and the errors of storing the step. A call that must fail is returned to the agent, and the plan continues without
 /// it.
 pub(in crate::handlers) async fn propose_step(
-    call: &ReviewedCall<'_>,
+    call: &RoutedCall<'_>,
+    options: &ReviewOptions<'_>,
     plan: &PlanAnnouncement,
 ) -> Result<ToolOutcome, McpError> {
-    let ReviewedCall { scope, route, arguments, .. } = *call;
+    let RoutedCall { scope, route, arguments, .. } = *call;
     let ToolCallScope { exchange, reviews, .. } = scope;
     exchange.identity.principal.require_scope(Scope::ToolsPropose)?;
     // The position of the step is not known yet. `Changes::propose_step` checks its references again.
@@ -149,11 +152,11 @@ pub(in crate::handlers) async fn propose_step(
             return Err(denied);
         }
     };
-    if let Some(change) = find_repeated(call).await? {
+    if let Some(change) = find_repeated(call, options).await? {
         return Ok(ToolOutcome::Pending(change));
     }
-    let idempotency_key = call.idempotency_key.as_deref().map(str::to_owned);
-    let stated_reason = call.reason.as_deref().map(str::to_owned);
+    let idempotency_key = options.idempotency_key.as_deref().map(str::to_owned);
+    let stated_reason = options.reason.as_deref().map(str::to_owned);
     let proposal = preview_step(scope, &judged, arguments).await?;
     if must_be_returned(&proposal) {
         let earlier = reviews.changes.plan(&plan.id).await?.map(|plan| plan.changes).unwrap_or_default();
@@ -206,7 +209,8 @@ async fn preview_step(
         if previews::shows_arguments_only(&provider, tool, arguments) {
             return previews::preview_arguments_only(&provider, tool, arguments, &context).await;
         }
-        previews::preview(&reviews.directory, &provider, tool, arguments, &context).await
+        let directory = &reviews.directory;
+        previews::preview(PreviewRequest { directory, provider: &provider, tool, arguments, context: &context }).await
     };
     let preview = runner.limits.with_timeout(preview).await?;
     // Without the capabilities of the client: nobody may be there to answer questions when the step runs.
@@ -232,7 +236,6 @@ const fn must_be_returned(proposal: &Proposal) -> bool {
 
 /// Adds the position of a refused call to its error.
 fn with_position(mut error: McpError, step: usize, tool: &str) -> McpError {
-    let tool: String = tool.chars().take(128).collect();
-    error.message = format!("Call {step} of the plan ({tool}): {}", error.message).into();
+    error.message = format!("Call {step} of the plan ({}): {}", truncate(tool, 128), error.message).into();
     error.with("step", step)
 }

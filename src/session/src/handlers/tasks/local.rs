@@ -3,12 +3,12 @@
 
 use serde_json::json;
 
-use super::super::tools::ProviderCall;
+use super::super::admitted_call::AdmittedCall;
 use crate::{
     gateway::local_tasks::{LocalTaskState, LocalTasks},
     owned_messages::OwnedRequest,
 };
-use countersign_bridge::CallTraits;
+use countersign_bridge::CallFlags;
 use countersign_exchange::{
     reply::{RelatedChannel, Reply},
     state::Cancellation,
@@ -20,8 +20,8 @@ use countersign_runtime::background;
 ///
 /// # Errors
 /// `OVERLOADED` if the principal has too many tasks already, or no memory left.
-pub fn start(call: ProviderCall<'_>, tasks: &LocalTasks) -> Result<Reply, McpError> {
-    let ProviderCall { exchange, runner, request, admitted, traits, .. } = call;
+pub fn start(call: AdmittedCall<'_>, tasks: &LocalTasks) -> Result<Reply, McpError> {
+    let AdmittedCall { exchange, runner, request, admitted, flags, .. } = call;
     let size = request.params.map_or(0, |params| params.get().len());
     let cancel = runner.long_requests.shutdown.child_token();
     let task = tasks.register(&exchange.identity.principal.name, size, cancel.clone())?;
@@ -32,11 +32,10 @@ pub fn start(call: ProviderCall<'_>, tasks: &LocalTasks) -> Result<Reply, McpErr
         // The stream of a request that is answered at once ends with the answer.
         exchange.related = RelatedChannel::None;
     }
-    let traits = CallTraits { wants_task: false, ..traits };
+    let flags = CallFlags { wants_task: false, ..flags };
     background::spawn(async move {
         let (request, call_cancel) = (&owned.as_request(), &Cancellation::from(cancel.clone()));
-        let call =
-            ProviderCall { exchange: &exchange, runner: &runner, cancel: call_cancel, request, admitted, traits };
+        let call = AdmittedCall { exchange: &exchange, runner: &runner, cancel: call_cancel, request, admitted, flags };
         let work = Box::pin(call.run_as_task());
         let state = tokio::select! {
             outcome = work => match outcome {
@@ -44,7 +43,9 @@ pub fn start(call: ProviderCall<'_>, tasks: &LocalTasks) -> Result<Reply, McpErr
                 Err(error) => LocalTaskState::Failed(error),
             },
             () = cancel.cancelled() => LocalTaskState::Cancelled,
-            () = runner.long_requests.wait_until_withdrawn(&exchange.identity) => {
+            // The client may renew an access token while its task runs, so one that expires does not end the task.
+            error = runner.long_requests.authenticator.wait_until_access_revoked(&exchange.identity) => {
+                tracing::info!(principal = %exchange.identity.principal.name, %error, "a task ends with the access of its client");
                 cancel.cancel();
                 LocalTaskState::Cancelled
             }

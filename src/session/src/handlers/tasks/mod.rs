@@ -18,7 +18,7 @@ use super::reviewed::{
     long_poll::{self, ChangeWait, WaitOutcome},
 };
 use crate::gateway::{local_tasks::LocalTasks, server::Reviews};
-use countersign_bridge::{task_shape, tasks as upstream_tasks};
+use countersign_bridge::{task_json, tasks as upstream_tasks};
 use countersign_domain::changes::{CHANGE_ID_PREFIX, Change, ChangeState};
 use countersign_exchange::{
     context::Exchange,
@@ -100,11 +100,7 @@ async fn handle_change(
         Method::TasksGet if exchange.is_modern() => Ok(Reply::new(view::modern_task(exchange, reviews, &change))),
         Method::TasksGet => Ok(Reply::new(view::legacy_task(exchange, reviews, &change))),
         Method::TasksUpdate => {
-            if !member(params, "inputResponses").is_some_and(|responses| responses.starts_with('{')) {
-                return Err(McpError::new(ErrorKind::InvalidParams, "`inputResponses` must be an object")
-                    .with("member", "params.inputResponses"));
-            }
-            let responses = member(params, "inputResponses").unwrap_or("{}");
+            let responses = upstream_tasks::input_responses(params)?;
             if member(responses, approval_page::INPUT_KEY).is_some() {
                 // The content of the answer is ignored: a person decides on the page, with a reviewer's credential.
                 reviews.answered_page_requests.insert(&change.id);
@@ -113,7 +109,7 @@ async fn handle_change(
             Ok(Reply::new("{}".into()))
         }
         Method::TasksResult => await_result(exchange, reviews, change).await,
-        // `tasks/cancel`: no other method is about one task.
+        // The only other method about one task is `tasks/cancel`.
         _ => cancel(exchange, reviews, change).await,
     }
 }
@@ -127,7 +123,7 @@ pub fn creation_reply(
 ) -> Reply {
     crash_point("before_task_answer");
     if exchange.is_modern() {
-        let task = task_shape::with_result_type(&view::created_modern_task(reviews, change), "task");
+        let task = task_json::with_result_type(&view::created_modern_task(reviews, change), "task");
         let meta = ("_meta", MemberEdit::Set(SERVER_META));
         return Reply::verbatim(edit(&task, &[meta]));
     }
@@ -145,7 +141,7 @@ pub fn creation_reply(
 /// Notifications"); tasks of the extension have none. Notifying ends with the session or the task. Until then it takes one of the
 /// principal's slots for long requests; a client without a free slot gets no notifications.
 fn notify_of_transitions(exchange: &Exchange, reviews: &Arc<Reviews>, change: &Change, progress_token: Option<&str>) {
-    let Ok(slot) = reviews.long_requests.admit(&exchange.identity.principal) else { return };
+    let Ok(slot) = reviews.long_requests.slots.take(&exchange.identity.principal.name) else { return };
     let (exchange, reviews) = (exchange.clone(), Arc::clone(reviews));
     let (id, mut version) = (change.id.clone(), change.version);
     let token = progress_token.map(ToOwned::to_owned);
@@ -179,7 +175,7 @@ fn notify_of_transitions(exchange: &Exchange, reviews: &Arc<Reviews>, change: &C
 fn progress_notification(change: &Change, token: &str) -> bytes::Bytes {
     let message = Value::from(countersign_review::gateway_tools::progress_message(change));
     let params = format!(r#"{{"progressToken":{token},"progress":{},"message":{message}}}"#, change.version);
-    encode::notification("notifications/progress", Some(&task_shape::with_related_task(&params, &change.id)))
+    encode::notification("notifications/progress", Some(&task_json::with_related_task(&params, &change.id)))
 }
 
 /// Answers `tasks/result` (2025-11-25/basic/utilities/tasks, "Result Retrieval"). It waits for the end of the change
@@ -188,7 +184,7 @@ async fn await_result(exchange: &Exchange, reviews: &Arc<Reviews>, mut change: A
     let id = change.id.clone();
     let wait = ChangeWait { exchange, reviews, hold: None };
     while !change.state.is_final() {
-        let _slot = reviews.long_requests.admit(&exchange.identity.principal)?;
+        let _slot = reviews.long_requests.slots.take(&exchange.identity.principal.name)?;
         let is_reached = |change: &Change| change.state.is_final() || ask_client::has_open_questions(change);
         let waiting = wait.until(Arc::clone(&change), is_reached);
         let mut waited = if approval_page::page_input_requests(exchange, reviews, &change).is_some() {
@@ -221,7 +217,7 @@ async fn await_result(exchange: &Exchange, reviews: &Arc<Reviews>, mut change: A
     match outcome_of(&change) {
         Some(Ok(finished)) => {
             let json = finished.result.to_json(exchange.revision(), finished.fits_output_schema);
-            Ok(Reply::verbatim(task_shape::with_related_task(&json, &id)).with_failure(finished.failure))
+            Ok(Reply::verbatim(task_json::with_related_task(&json, &id)).with_failure(finished.failure))
         }
         Some(Err(error)) => Err(error),
         None => Err(McpError::new(ErrorKind::Internal, "the change has ended without a result")),

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::super::reviewed::{approval_page, ask_client, finished_call::outcome_of};
 use crate::gateway::server::Reviews;
-use countersign_bridge::task_shape;
+use countersign_bridge::task_json;
 use countersign_config::RetentionConfig;
 use countersign_domain::changes::{Change, ChangeState};
 use countersign_exchange::context::Exchange;
@@ -94,7 +94,7 @@ pub fn modern_task(exchange: &Exchange, reviews: &Reviews, change: &Change) -> S
     let detail = match (status, outcome_of(change)) {
         (Status::Completed, Some(Ok(finished))) => {
             let result = finished.result.to_json(exchange.revision(), finished.fits_output_schema);
-            Some(("result", task_shape::with_result_type(&result, "complete")))
+            Some(("result", task_json::with_result_type(&result, "complete")))
         }
         (Status::Failed, Some(Err(error))) => Some(("error", error_json(exchange, &error))),
         (Status::Failed, Some(Ok(finished))) => {

@@ -15,12 +15,12 @@ pub const RELATED_TASK_KEY: &str = "io.modelcontextprotocol/related-task";
 
 /// The times of creation and last change of a task that the gateway itself keeps.
 #[derive(Clone, Copy, Debug)]
-pub struct Times {
+pub struct TaskTimes {
     pub created: Timestamp,
     pub updated: Timestamp,
 }
 
-impl Times {
+impl TaskTimes {
     pub fn now() -> Self {
         let now = Timestamp::now();
         Self { created: now, updated: now }
@@ -74,7 +74,7 @@ pub fn to_modern(task: &str, alias: &str, status: Status, detail: Option<(&'stat
 }
 
 /// Returns a task of 2025-11-25 that the gateway itself keeps.
-pub fn local_task(alias: &str, status: Status, times: &Times) -> String {
+pub fn local_task(alias: &str, status: Status, times: &TaskTimes) -> String {
     json!({
         "taskId": alias,
         "status": status.as_str(),
