@@ -86,7 +86,9 @@ impl<'a> Fields<'a> {
     }
 
     fn push_problem(&mut self, origin: Origin, name: &str, error: ValueError) {
-        self.reader.report(&format!("{}.{name}", self.key), origin, error);
+        // The path to an empty key would end in a dot, so the map is named instead.
+        let key = if name.is_empty() { self.key.clone() } else { format!("{}.{name}", self.key) };
+        self.reader.report(&key, origin, error);
     }
 
     /// Reports a problem with a part of a value, to which `name` is the path.

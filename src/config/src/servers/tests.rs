@@ -265,6 +265,7 @@ fn wrong_server_names_position_key_and_remedy() {
     }
     let cases: &[(&str, &[&str])] = &[
         ("comand: x, url: 'http://a/'", &["mcpServers.a.comand: unknown key", "Did you mean `command`?"]),
+        ("command: x, '': y", &["mcpServers.a: unknown key"]),
         ("command: x, trustAnnotation: true", &["trustAnnotation", "`trust_annotations`"]),
         ("command: x, disabledTools: [a]", &["tools: { deny:"]),
         ("command: x, tools: { allowed: [a] }", &["mcpServers.a.tools.allowed", "Keys here: allow, deny"]),
