@@ -50,7 +50,7 @@ impl StateCounts {
         }
     }
 
-    /// StateCounts one change less in this state, because it was deleted or is in another state now.
+    /// Counts one change less in this state, because it was deleted or is in another state now.
     pub(crate) fn decrement(&self, state: ChangeState) {
         if let Some((n, gauge)) = self.states.get(state as usize)
             && n.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()

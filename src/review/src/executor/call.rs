@@ -47,9 +47,11 @@ pub(super) async fn call_provider(
         ..CallContext::new(Arc::new(change.proposer.to_agent()))
     };
     let started_at = Instant::now();
-    let answer = AssertUnwindSafe(provider.call(&change.tool, &change.arguments, &context)).catch_unwind();
     let mut running = RunningCall { core, change, dialogue, slot, last_sent_at };
-    let event = running.wait_for_answer(std::pin::pin!(answer)).await;
+    let answer = AssertUnwindSafe(provider.call(&change.tool, &change.arguments, &context)).catch_unwind();
+    // Pinned here, so that a call without an answer is told to stop before it is dropped.
+    let answer = std::pin::pin!(answer);
+    let event = running.wait_for_answer(answer).await;
     cancel.cancel();
     crash_point("after_call");
     metrics::histogram!(telemetry::CHANGE_RUN_DURATION).record(started_at.elapsed().as_secs_f64());

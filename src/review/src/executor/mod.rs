@@ -14,7 +14,6 @@ mod verify;
 
 use std::{
     collections::{HashMap, VecDeque},
-    fmt::Display,
     panic::AssertUnwindSafe,
     sync::Arc,
     time::Duration,
@@ -203,12 +202,6 @@ enum RetryReason {
     TargetOccupied,
 }
 
-/// Logs why a change cannot be run at the moment, and returns the reason to try again.
-fn unavailable(error: &dyn Display, change: &str, message: &str) -> RetryReason {
-    tracing::error!(%error, %change, "{message}; trying again");
-    RetryReason::Unavailable
-}
-
 /// Checks, claims and runs the change, if it may run now. An error means that nothing was sent.
 async fn attempt(
     core: &ReviewCore,
@@ -334,15 +327,19 @@ async fn load_approved(core: &ReviewCore, approved: &ApprovedChange) -> Result<O
             core.waiting_reasons.remove(id);
             Ok(None)
         }
-        Err(error) => Err(unavailable(&error, id, "an approved change cannot be read")),
+        Err(error) => {
+            tracing::error!(%error, change = id, "an approved change cannot be read; trying again");
+            Err(RetryReason::Unavailable)
+        }
     }
 }
 
 /// Returns `true` if the change has expired. The node that is to run it records that.
 async fn expire_if_due(core: &ReviewCore, change: &Arc<Change>, is_own: bool) -> Result<bool, RetryReason> {
-    let is_expired = expiry::is_expired(&core.repository, change).await;
-    let is_expired =
-        is_expired.map_err(|error| unavailable(&error, &change.id, "the plan of an approved change cannot be read"))?;
+    let is_expired = expiry::is_expired(&core.repository, change).await.map_err(|error| {
+        tracing::error!(%error, change = %change.id, "the plan of an approved change cannot be read; trying again");
+        RetryReason::Unavailable
+    })?;
     if is_expired {
         core.waiting_reasons.remove(&change.id);
         if is_own {
@@ -357,7 +354,10 @@ async fn check_target_is_free(core: &ReviewCore, change: &Change) -> Result<(), 
     match core.repository.store.occupants(vec![change.target_hash()], core.repository.config.now()).await {
         Ok(occupants) if occupants.is_empty() => Ok(()),
         Ok(_) => Err(RetryReason::TargetOccupied),
-        Err(error) => Err(unavailable(&error, &change.id, "the store cannot tell whether the target is free")),
+        Err(error) => {
+            tracing::error!(%error, change = %change.id, "the store cannot tell whether the target is free; trying again");
+            Err(RetryReason::Unavailable)
+        }
     }
 }
 
@@ -371,7 +371,10 @@ async fn find_objection(
         // Keys and policy are the same on all nodes. If the node that is to run the change is gone, the leader does this.
         Ok(Some(_)) if !is_own && !core.repository.nodes.is_leader() => Err(RetryReason::Unavailable),
         Ok(objection) => Ok(objection),
-        Err(error) => Err(unavailable(&error, &change.id, "the validity of an approval cannot be checked")),
+        Err(error) => {
+            tracing::error!(%error, change = %change.id, "the validity of an approval cannot be checked; trying again");
+            Err(RetryReason::Unavailable)
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
-use super::{RetryReason, commit_transition, unavailable};
+use super::{RetryReason, commit_transition};
 use crate::{
     recheck::{PreviewError, stop_plan_event},
     requests::propose::check_reviewable,
@@ -83,8 +83,10 @@ pub(super) async fn prepare(core: &ReviewCore, change: &Arc<Change>, is_own: boo
 /// Returns `true` if the proposer of an allowed step may still make calls. Nobody approved the call, so only the proposer's own
 /// rights permit it.
 fn proposer_may_call(core: &ReviewCore, change: &Change) -> Result<bool, RetryReason> {
-    let may_call = core.repository.config.reviewers.may_still_call(&change.proposer.to_agent());
-    may_call.map_err(|error| unavailable(&error, &change.id, "the rights of a proposer cannot be checked"))
+    core.repository.config.reviewers.may_still_call(&change.proposer.to_agent()).map_err(|error| {
+        tracing::error!(%error, change = %change.id, "the rights of a proposer cannot be checked; trying again");
+        RetryReason::Unavailable
+    })
 }
 
 /// Takes back the approvals of later steps that no longer hold, because a step runs only while all later ones are approved.
