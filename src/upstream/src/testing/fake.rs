@@ -268,6 +268,8 @@ impl Link for FakeLinkHandle {
         let peak = link.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
         link.peak.fetch_max(peak, Ordering::SeqCst);
         let in_flight = InFlight { link: Arc::clone(&link), is_answered: false };
+        // As at a real server over HTTP, a call has a connection of its own, which stays when the link closes.
+        let ends_with_link = server.kind == LinkKind::SingleStream;
         let answer = (server.answers.lock())(ReceivedRequest {
             method,
             params,
@@ -281,7 +283,7 @@ impl Link for FakeLinkHandle {
             let answer = tokio::select! {
                 biased;
                 answer = answer => answer,
-                () = link.closed.cancelled() => {
+                () = link.closed.cancelled(), if ends_with_link => {
                     Err(link.abandon_reason.lock().clone().unwrap_or(LinkError::Lost("closed".into())))
                 }
             };
