@@ -8,7 +8,8 @@
 //!    delivers each message to the actor of the session. A single request does as `http/session.rs`: it builds a
 //!    `MessageSource` and awaits the answer.
 //! 3. Read its section of `transports` in `src/config/src/read.rs` (`every_key_is_documented_in_the_default_file`).
-//! 4. Start it in `HttpEndpoints::serve` of `src/app/src/serve/endpoints.rs`, or beside `AttachServer` of `src/app/src/serve/stdio.rs`.
+//! 4. Start it in `HttpEndpoints::serve` of `src/app/src/serve/endpoints.rs`, or beside `AttachServer` of
+//!    `src/app/src/serve/stdio.rs`.
 //! 5. Add it to `Wire` in `src/check/src/wire/mod.rs` and to `gateway_complies_on_all_transports_and_revisions`, which fails
 //!    until every revision works over it.
 

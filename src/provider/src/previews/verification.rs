@@ -28,8 +28,9 @@ pub(super) fn diff_limits() -> DiffLimits {
     DiffLimits { fields: 50, value_bytes: 16 << 10, total_bytes: 64 << 10, lines: 400, ..DiffLimits::default() }
 }
 
-/// Prepares to read again the target of a change after its call, that of the request, returned this result. `before` is the
-/// state that the last preview has read. Returns `None` if nothing says what to expect.
+/// Returns a future that reads the target of an applied change again and compares it. `request` is the call of the change, and
+/// `result` is the result of the call. `before` is the state that the last preview has read. Returns `None` if nothing says
+/// what to expect.
 pub fn read_back<'a>(
     request: PreviewRequest<'a>,
     change: &'a Change,

@@ -241,15 +241,19 @@ mod tests {
             streams
         }
 
-        fn read(&self, from: (u32, Option<u64>), end: Option<CancellationToken>) -> Result<BoxBody, ResumeError> {
+        fn read(
+            &self,
+            (stream, after): (u32, Option<u64>),
+            end: Option<CancellationToken>,
+        ) -> Result<BoxBody, ResumeError> {
             let slot = |end| (self.endpoint.endpoint.server.long_requests.slots.take("ci").unwrap(), end);
             let identity = self.endpoint.identity(&self.key);
             let request = EventStreamRequest {
                 endpoint: &self.endpoint.endpoint,
                 session: &self.session,
                 identity: &identity,
-                stream: from.0,
-                after: from.1,
+                stream,
+                after,
                 slot: end.map(slot),
             };
             Ok(request.respond()?.into_body())
